@@ -1,0 +1,157 @@
+"""Every exception that Bosquet raises on purpose.
+
+    BosquetError
+    ├── RequestRejected            the request is at fault; `field` names the part
+    │   ├── InvalidParameter       a value is of the wrong type or out of range
+    │   ├── PromptTooLong          the prompt does not fit the context or the cache
+    │   ├── GrammarInvalid         a schema, regex or grammar that cannot be compiled or enforced
+    │   ├── TemplateFailed         the chat template refuses these messages
+    │   ├── UnknownModel           no such model here
+    │   ├── NotAuthenticated       no key, or a wrong one
+    │   ├── NotPermitted           the key's role does not allow this
+    │   └── BodyTooLarge           the body is over the limit
+    ├── Overloaded                 the queue is full; try again after `retry_after` seconds
+    ├── Unavailable                the engine is starting, restarting, draining or gone
+    │   └── EngineDied             the engine process ended while it held this request
+    ├── DeadlineExceeded           the request's time is over
+    ├── ModelLoadError             a model cannot be loaded; one line, exit code 2
+    ├── ConfigError                settings that contradict each other; one line, exit code 2
+    ├── CacheCorrupt               an integrity check failed: our bug
+    ├── Unsupported                a back end lacks a named capability
+    └── ProgramError               a call of a program failed; carries program, step and cause
+
+Asserts are for our own bugs only. The HTTP status of each class stands in one table, `runtime/server/errors.py`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BosquetError(Exception):
+    """Base of all. `code` is stable and crosses process and HTTP boundaries."""
+
+    code: ClassVar[str] = "internal_error"
+
+
+class RequestRejected(BosquetError):
+    """The request cannot be served as it is. `field` is a path such as `messages[0].content`, or None."""
+
+    code = "invalid_request"
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class InvalidParameter(RequestRejected):
+    code = "invalid_parameter"
+
+
+class PromptTooLong(RequestRejected):
+    code = "context_length_exceeded"
+
+
+class GrammarInvalid(RequestRejected):
+    code = "invalid_grammar"
+
+
+class TemplateFailed(RequestRejected):
+    code = "template_failed"
+
+
+class UnknownModel(RequestRejected):
+    code = "model_not_found"
+
+
+class NotAuthenticated(RequestRejected):
+    code = "invalid_api_key"
+
+
+class NotPermitted(RequestRejected):
+    code = "permission_denied"
+
+
+class BodyTooLarge(RequestRejected):
+    code = "body_too_large"
+
+
+class Overloaded(BosquetError):
+    """The bounded queue is full."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Unavailable(BosquetError):
+    """No engine can take the request now."""
+
+    code = "unavailable"
+
+    def __init__(self, message: str, retry_after: float = 2.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineDied(Unavailable):
+    code = "engine_died"
+
+
+class DeadlineExceeded(BosquetError):
+    code = "deadline_exceeded"
+
+
+class ModelLoadError(BosquetError):
+    code = "model_load_error"
+
+
+class ConfigError(BosquetError):
+    code = "config_error"
+
+
+class CacheCorrupt(BosquetError):
+    code = "cache_corrupt"
+
+
+class Unsupported(BosquetError):
+    """A back end was asked for something that it cannot do. `capability` names it."""
+
+    code = "unsupported"
+
+    def __init__(self, message: str, capability: str) -> None:
+        super().__init__(message)
+        self.capability = capability
+
+
+class ProgramError(BosquetError):
+    """A call inside a program failed. `__cause__` is the original exception."""
+
+    code = "program_error"
+
+    def __init__(self, message: str, *, program: str, step: str) -> None:
+        super().__init__(message)
+        self.program = program
+        self.step = step
+
+
+_BY_CODE: dict[str, type[RequestRejected]] = {
+    cls.code: cls
+    for cls in (
+        RequestRejected, InvalidParameter, PromptTooLong, GrammarInvalid, TemplateFailed, UnknownModel,
+        NotAuthenticated, NotPermitted, BodyTooLarge,
+    )
+}  # fmt: skip
+
+
+def rejection(code: str, message: str, field: str | None = None) -> BosquetError:
+    """The exception that stands for `code` on this side of a process or HTTP boundary."""
+    if code == Overloaded.code:
+        return Overloaded(message)
+    if code == Unavailable.code:
+        return Unavailable(message)
+    if code == DeadlineExceeded.code:
+        return DeadlineExceeded(message)
+    return _BY_CODE.get(code, RequestRejected)(message, field)

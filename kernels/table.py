@@ -1,0 +1,85 @@
+"""The table of operations: one signature each, whatever the device.
+
+Knows nothing of requests, models or the cache's tree: page numbers, slots and tensors only.
+
+Names of sizes used below: T tokens in the pass, D model width, H query heads, K key-value heads, d head size, V width of
+the output head, P pages of the pool, S = 16 slots a page, R rows. Slot s of page p has the number 16·p + s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+PAGE = 16
+
+
+class AttentionRow(NamedTuple):
+    """One sequence in a pass: `count` query tokens at positions start … start + count - 1 over `pages`. Query i sees the
+    keys at positions 0 … start + i; with `parents`, only its ancestors among the pass's own tokens."""
+
+    start: int
+    count: int
+    pages: Sequence[int]
+    parents: Sequence[int] | None = None
+
+
+class Ops(Protocol):
+    """What a back end offers. Tensors are on the back end's device; `x` is in the activation type."""
+
+    name: str
+
+    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> Any:
+        """Prepare a weight [out, in] once, at load. The result is opaque and only `linear` and `head` read it."""
+
+    def linear(self, x: Tensor, weight: Any) -> Tensor:
+        """[T, in] → [T, out]."""
+
+    def embedding(self, ids: Tensor, weight: Tensor) -> Tensor:
+        """ids [T] int64, weight [V, D] → [T, D]."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Over the last axis, statistics in float32: [..., D] → [..., D]."""
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """s = x + residual; returns (rms_norm(s), s). May overwrite `residual`."""
+
+    def make_kv(self, layers: int, kv_heads: int, pages: int, head_dim: int, dtype: torch.dtype) -> Any:
+        """Storage for the keys and values of `pages` pages. Opaque; its layout is the back end's own."""
+
+    def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotate halves (Hugging Face layout): q [T, H, d], k [T, K, d], cos and sin [T, d/2]."""
+
+    def write_kv(self, kv: Any, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        """Store k and v [T, K, d] at slot numbers `slots` [T] int64."""
+
+    def plan_attention(self, rows: Sequence[AttentionRow], device: torch.device) -> Any:
+        """What every layer of one pass shares: gathered indices, masks, groups. Opaque."""
+
+    def attention(
+        self, q: Tensor, kv: Any, layer: int, plan: Any, scale: float, window: int | None = None
+    ) -> Tensor:
+        """Causal attention of ragged queries over page lists. q [T, H, d], rows in the plan's order → [T, H·d].
+        `window` w: a query at position p sees only keys at positions > p - w."""
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """[T, 2·F] → [T, F]: silu(first half) · second half."""
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        """[T, 2·F] → [T, F]: gelu_tanh(first half) · second half."""
+
+    def head(self, x: Tensor, weight: Any) -> Tensor:
+        """Output head on chosen rows: [R, D] → [R, V] float32."""
+
+    def apply_mask(self, logits: Tensor, bits: Tensor, rows: Tensor) -> None:
+        """Set logits[rows[i]] to -inf, in place, where bit v of bits[i] is 0. bits [n, ceil(V/32)] int32, bit v % 32 of
+        word v // 32 for token v; rows [n] int64."""
+
+    def copy_pages(self, kv: Any, copies: Sequence[tuple[int, int, int]]) -> None:
+        """For each (src, dst, n): the first n slots of page src to page dst, in all layers."""
+
+    def move_slots(self, kv: Any, src: Tensor, dst: Tensor) -> None:
+        """Copy slots src [n] to dst [n] in all layers, as if all were read before any is written (`kv_move`)."""

@@ -1,0 +1,39 @@
+"""What the API process (or a program on the same machine) sees of the engine.
+
+Knows nothing of HTTP or of sockets. `runtime.client.EngineClient` implements it over ZeroMQ; `tests/fakes.py` has one
+that needs no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from ..types import EngineState, ModelInfo, Output, Request, Stats
+
+
+class Stream(Protocol):
+    """The outputs of one accepted request. Iteration ends after every choice has finished; it raises `EngineDied` if the
+    engine goes away first."""
+
+    def __aiter__(self) -> AsyncIterator[list[Output]]:
+        """Yields the outputs of one step for this request (at least one, at most one a choice)."""
+
+    async def cancel(self) -> None:
+        """Stop it; frees everything by the engine's next step. Does nothing once the stream has ended."""
+
+
+class EngineApi(Protocol):
+    """One engine, from outside."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def info(self) -> ModelInfo:
+        """Raises `Unavailable` before the first `ready`."""
+
+    async def submit(self, request: Request) -> Stream:
+        """Returns once the engine has accepted. Raises `RequestRejected`, `Overloaded`, `Unavailable` or `EngineDied`."""
+
+    async def stats(self) -> Stats: ...

@@ -1,0 +1,174 @@
+"""The nouns of Bosquet: what crosses from one room, or one process, to another.
+
+Imports nothing of ours; every room may import it. The classes that travel between processes are msgspec structs, so
+that one definition is the Python object and its MessagePack form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
+
+PAGE = 16
+"""Tokens in one page of the key-value cache. Part of every contract between cache, scheduler and kernels."""
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "ebnf"]
+EngineState = Literal["starting", "ready", "restarting", "draining", "failed"]
+
+
+class Segment(NamedTuple):
+    """A piece of a rendered prompt. `control` text comes from the chat template and may hold special tokens;
+    other text comes from a user and is always encoded as plain text."""
+
+    text: str
+    control: bool
+
+
+class Origin(Struct, frozen=True, omit_defaults=True):
+    """Who asks: the tenant, and the place in an agent program."""
+
+    tenant: str = ""
+    program: str = ""
+    run: str = ""
+    step: str = ""
+    branch: str = ""
+
+
+class GrammarSpec(Struct, frozen=True):
+    """What the output must look like.
+
+    `value` is the JSON text of a schema (`json_schema`), a regular expression (`regex`), the JSON text of a list of
+    strings (`choice`), a grammar in EBNF (`ebnf`), or empty (`json_object`).
+    """
+
+    kind: GrammarKind
+    value: str = ""
+    strict: bool = False
+
+
+class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How tokens are chosen, and when to stop. Ranges are checked by `runtime.validation`, not here."""
+
+    temperature: float = 1.0  # 0 is greedy
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    seed: int | None = None  # None: the engine draws one per request
+    stop: tuple[bytes, ...] = ()  # matched on the bytes of emitted tokens
+    stop_token_ids: tuple[int, ...] = ()  # besides the model's own end tokens
+    min_tokens: int = 0
+    max_tokens: int = 128  # 0: only prompt log-probabilities are wanted
+    ignore_eos: bool = False
+    n: int = 1
+    logprobs: int | None = None  # number of alternatives besides the chosen token; None: no log-probabilities
+    prompt_logprobs: int | None = None  # the same for prompt tokens ("echo")
+    prompt_logprobs_from: int = 1  # first prompt position that is scored; position 0 has no predecessor
+
+
+class Request(Struct, kw_only=True, omit_defaults=True):
+    """One prompt to be continued, `sampling.n` times."""
+
+    id: str
+    ids: list[int]
+    sampling: SamplingParams
+    grammar: GrammarSpec | None = None
+    origin: Origin = Origin()
+    priority: int = 0  # higher goes first
+    timeout_s: float | None = None  # from arrival at the engine; passed: finish "abort"
+    reuse: bool = True  # False: neither read nor fill the prefix cache
+
+
+class TokenLogprob(Struct, array_like=True):
+    """Log-probability of one token under the raw model distribution (before penalties, bias, mask and temperature);
+    minus infinity is sent as -9999.0. `top` holds the best alternatives, best first."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]] = field(default_factory=list)
+
+
+class StopMatch(Struct, array_like=True):
+    """Why a choice stopped before its limit. `trim` bytes at the end of the emitted bytes belong to the stop string
+    (or follow it in the same token) and are not part of the answer."""
+
+    token: int | None = None  # the end token, which is the last of `tokens` and is never part of the text
+    text: str | None = None  # the stop string
+    trim: int = 0
+
+
+class Output(Struct, array_like=True):
+    """What one step produced for one choice of one request."""
+
+    request: str
+    choice: int
+    tokens: list[int]
+    logprobs: list[TokenLogprob] | None = None  # one per token of `tokens`
+    finish: FinishReason | None = None
+    stop: StopMatch | None = None
+    cached_tokens: int = 0  # prompt tokens that came from the prefix cache (the same in each output)
+    prompt_logprobs: list[TokenLogprob] | None = None  # once, before or with the first token of choice 0
+    error: tuple[str, str] | None = None  # (code, message) when finish is "error" or "abort"
+
+
+class ModelInfo(Struct, kw_only=True):
+    """What the engine says of its model once it is ready."""
+
+    name: str
+    folder: str  # local folder in Hugging Face layout: config.json, tokenizer.json, tokenizer_config.json
+    vocab_size: int  # width of the output head, padding included
+    context_length: int
+    dtype: str
+    device: str
+    kernels: str
+    pages: int
+    end_ids: tuple[int, ...] = ()  # tokens that end a generation
+
+
+class Stats(Struct, kw_only=True):
+    """Counters and gauges of an engine, all since its start."""
+
+    incarnation: int = 0
+    running: int = 0
+    waiting: int = 0
+    pages_total: int = 0
+    pages_free: int = 0
+    pages_cached: int = 0  # owned by the prefix tree, evictable or not
+    pages_running: int = 0  # owned by running rows
+    steps: int = 0
+    requests: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    rejected: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    evicted_pages: int = 0
+    step_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    schedule_seconds: float = 0.0
+    sample_seconds: float = 0.0
+    mask_seconds: float = 0.0
+
+
+class Row(NamedTuple):
+    """What the runner computes for one sequence in one pass.
+
+    `tokens` are at positions `start`, `start + 1`, …; `pages` is the page table that covers position 0 up to the last of
+    them; `logits_at` are the indices into `tokens` whose logits are wanted, in rising order. A negative token -1 - k is
+    a placeholder for the k-th token sampled by the plan before this one. `parents` makes the tokens a draft tree.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    pages: Sequence[int]
+    logits_at: Sequence[int]
+    parents: Sequence[int] | None = None
