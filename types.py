@@ -20,8 +20,8 @@ EngineState = Literal["starting", "ready", "restarting", "draining", "failed"]
 
 
 class Segment(NamedTuple):
-    """A piece of a rendered prompt. `control` text comes from the chat template and may hold special tokens;
-    other text comes from a user and is always encoded as plain text."""
+    """A piece of a rendered prompt. Special strings in `control` text (from the chat template) become special tokens;
+    in other text they stay plain text. Pieces that stand side by side are encoded as one text."""
 
     text: str
     control: bool
@@ -162,9 +162,9 @@ class Stats(Struct, kw_only=True):
 class Row(NamedTuple):
     """What the runner computes for one sequence in one pass.
 
-    `tokens` are at positions `start`, `start + 1`, …; `pages` is the page table that covers position 0 up to the last of
-    them; `logits_at` are the indices into `tokens` whose logits are wanted, in rising order. A negative token -1 - k is
-    a placeholder for the k-th token sampled by the plan before this one. `parents` makes the tokens a draft tree.
+    `tokens` are at positions `start`, `start + 1`, …; `pages` is the page table that covers position 0 up to the last
+    of them; `logits_at` are the indices into `tokens` whose logits are wanted, in rising order. A negative token -1 - k
+    is a placeholder for the k-th token sampled by the plan before this one. `parents` makes the tokens a draft tree.
     """
 
     tokens: Sequence[int]

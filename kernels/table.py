@@ -18,11 +18,13 @@ PAGE = 16
 
 
 class AttentionRow(NamedTuple):
-    """One sequence in a pass: `count` query tokens at positions start … start + count - 1 over `pages`. Query i sees the
-    keys at positions 0 … start + i; with `parents`, only its ancestors among the pass's own tokens."""
+    """One sequence in a pass: `length` query tokens at positions start … start + length - 1 over `pages`.
+
+    Query i sees the keys at positions 0 … start + i; with `parents`, only its ancestors among the pass's own tokens.
+    """
 
     start: int
-    count: int
+    length: int
     pages: Sequence[int]
     parents: Sequence[int] | None = None
 
@@ -59,9 +61,7 @@ class Ops(Protocol):
     def plan_attention(self, rows: Sequence[AttentionRow], device: torch.device) -> Any:
         """What every layer of one pass shares: gathered indices, masks, groups. Opaque."""
 
-    def attention(
-        self, q: Tensor, kv: Any, layer: int, plan: Any, scale: float, window: int | None = None
-    ) -> Tensor:
+    def attention(self, q: Tensor, kv: Any, layer: int, plan: Any, scale: float, window: int | None = None) -> Tensor:
         """Causal attention of ragged queries over page lists. q [T, H, d], rows in the plan's order → [T, H·d].
         `window` w: a query at position p sees only keys at positions > p - w."""
 

@@ -13,8 +13,10 @@ from ..types import EngineState, ModelInfo, Output, Request, Stats
 
 
 class Stream(Protocol):
-    """The outputs of one accepted request. Iteration ends after every choice has finished; it raises `EngineDied` if the
-    engine goes away first."""
+    """The outputs of one accepted request.
+
+    Iteration ends after every choice has finished; it raises `EngineDied` if the engine goes away first.
+    """
 
     def __aiter__(self) -> AsyncIterator[list[Output]]:
         """Yields the outputs of one step for this request (at least one, at most one a choice)."""
@@ -34,6 +36,9 @@ class EngineApi(Protocol):
         """Raises `Unavailable` before the first `ready`."""
 
     async def submit(self, request: Request) -> Stream:
-        """Returns once the engine has accepted. Raises `RequestRejected`, `Overloaded`, `Unavailable` or `EngineDied`."""
+        """Returns once the engine has accepted.
+
+        Raises `RequestRejected`, `Overloaded`, `Unavailable` or `EngineDied`.
+        """
 
     async def stats(self) -> Stats: ...

@@ -17,11 +17,11 @@ from ..types import Row, SamplingParams, TokenLogprob
 
 
 class Copy(NamedTuple):
-    """The first `count` slots of page `src` become those of page `dst`, before the pass computes anything."""
+    """The first `length` slots of page `src` become those of page `dst`, before the pass computes anything."""
 
     src: int
     dst: int
-    count: int
+    length: int
 
 
 class SampleRow(NamedTuple):
