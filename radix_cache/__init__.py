@@ -2,3 +2,24 @@
 
 Knows nothing of requests, tensors or devices: token ids and page numbers only.
 """
+
+from .key import Key
+from .node import Namespace, Node
+from .policy import EvictionPolicy, Lfu, Lru
+from .pool import PagePool
+from .tree import EvictionCause, Insertion, Listener, Match, RadixCache
+
+__all__ = [
+    "EvictionCause",
+    "EvictionPolicy",
+    "Insertion",
+    "Key",
+    "Lfu",
+    "Listener",
+    "Lru",
+    "Match",
+    "Namespace",
+    "Node",
+    "PagePool",
+    "RadixCache",
+]

@@ -51,7 +51,10 @@ class ScoreRow(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """A drawn token; `logprob` is None unless the request asked for log-probabilities."""
+    """A drawn token; `logprob` is None unless the request asked for log-probabilities.
+
+    `token` is -1 when nothing was allowed: bans, bias and grammar mask left no token.
+    """
 
     token: int
     logprob: TokenLogprob | None = None

@@ -1,0 +1,70 @@
+"""Puts an engine together from its configuration: model, kernels, cache, scheduler.
+
+The only module that knows all the parts; everything else gets them passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ..grammar.compiler import GrammarCompiler
+from ..grammar.vocabulary import Vocabulary as GrammarVocabulary
+from ..kernels.registry import load_ops
+from ..radix_cache.policy import EvictionPolicy, Lfu, Lru
+from ..radix_cache.pool import PagePool
+from ..radix_cache.tree import RadixCache
+from ..types import PAGE, ModelInfo
+from .engine import Bounds, Engine
+from .models.base import ModelShape
+from .models.dtype import resolve_dtype
+from .models.registry import load_model
+from .models.source import resolve as resolve_model
+from .runner import TorchRunner
+from .scheduler import Limits, Vocabulary
+from .settings import EngineConfig, resolve
+from .tokenizer import Tokenizer
+
+
+def assemble(config: EngineConfig) -> tuple[Engine, ModelInfo, EngineConfig, Callable[[], GrammarCompiler]]:
+    """Load the model and build its engine. Returns the engine, what there is to say of it, the configuration with every
+    "auto" resolved, and a function that builds the grammar compiler (some 100 ms, so it can be called in a thread).
+
+    Raises `ModelLoadError` and `ConfigError`.
+    """
+    dtype = resolve_dtype(config.dtype)
+    folder = resolve_model(config.model, dtype=str(dtype).removeprefix("torch."))
+    tokenizer = Tokenizer.from_folder(folder.path)
+    kernels = "reference" if config.kernels == "auto" else config.kernels
+    model = load_model(folder, dtype, load_ops(kernels))
+    shape = model.shape
+    config = resolve(config, model_context=shape.context_length, kv_bytes_per_token=_kv_bytes(shape, dtype))
+    torch.set_num_threads(config.threads)
+    pages = config.cache_tokens // PAGE
+    policy: EvictionPolicy = Lru() if config.eviction == "lru" else Lfu()
+    engine = Engine(
+        TorchRunner(model, pages),
+        RadixCache(PagePool(pages), policy),
+        Limits(config.step_tokens, config.max_running, config.ageing_s),
+        Bounds(shape.vocab_size, config.context_length, config.max_waiting),
+        Vocabulary(tokenizer.token_bytes, tokenizer.special_ids, shape.end_ids),
+        reuse=config.prefix_cache,
+    )
+    info = ModelInfo(
+        name=folder.name,
+        folder=str(folder.path),
+        vocab_size=shape.vocab_size,
+        context_length=config.context_length,
+        dtype=str(dtype).removeprefix("torch."),
+        device="cpu",
+        kernels=kernels,
+        pages=pages,
+        end_ids=shape.end_ids,
+    )
+    vocabulary = GrammarVocabulary(tokenizer.token_bytes, shape.vocab_size, shape.end_ids, tokenizer.special_ids)
+    return engine, info, config, lambda: GrammarCompiler(vocabulary)
+
+
+def _kv_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
+    return 2 * shape.layers * shape.kv_heads * shape.head_dim * dtype.itemsize

@@ -1,0 +1,212 @@
+"""One model, one cache, one loop: `plan = next(); handle = submit(plan); outputs = commit(handle)`.
+
+Takes requests that have been checked and whose grammar is compiled; gives outputs. Knows nothing of sockets, text or HTTP.
+"""
+
+from __future__ import annotations
+
+import heapq
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import InvalidParameter, Overloaded, PromptTooLong
+from ..grammar.base import Compiled
+from ..radix_cache.tree import RadixCache
+from ..types import FinishReason, Output, Request, Stats
+from .plan import Handle, Runner
+from .scheduler import Limits, Scheduler, Step, Vocabulary
+from .sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What an engine accepts."""
+
+    vocab_size: int
+    context_length: int
+    max_waiting: int
+
+
+class Engine:
+    """`lag` 0 commits each pass before the next is planned; `lag` 1 plans one ahead, for devices that run on their own."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        cache: RadixCache,
+        limits: Limits,
+        bounds: Bounds,
+        vocabulary: Vocabulary,
+        *,
+        lag: int = 0,
+        reuse: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert lag in (0, 1)
+        self._runner = runner
+        self._cache = cache
+        self._bounds = bounds
+        self._lag = lag
+        self._reuse = reuse
+        self._clock = clock
+        self.scheduler = Scheduler(cache, limits, vocabulary, clock)
+        self._uncommitted: tuple[Step, Handle] | None = None
+        self._live: dict[str, list[Sequence]] = {}
+        self._deadlines: list[tuple[float, str]] = []
+        self._arrivals = 0
+        self._masks = np.zeros((limits.rows, -(-bounds.vocab_size // 32)), np.int32)
+        self._stats = Stats()
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def check(self, request: Request) -> None:
+        """Raise what is wrong with a request for this engine, before any work is done for it."""
+        if request.id in self._live:
+            raise InvalidParameter("a request with this id is running", "id")
+        if not request.ids:
+            raise InvalidParameter("the prompt is empty", "prompt")
+        if not all(0 <= token < self._bounds.vocab_size for token in request.ids):
+            raise InvalidParameter(f"a token id is outside 0 … {self._bounds.vocab_size - 1}", "prompt")
+        room = self._bounds.context_length - (request.sampling.max_tokens > 0)
+        if len(request.ids) > room:
+            raise PromptTooLong(
+                f"the prompt has {len(request.ids)} tokens; this model takes {self._bounds.context_length} "
+                "with its answer",
+                "prompt",
+            )
+        for name, value in (("n", request.sampling.n), ("prompt_logprobs_from", request.sampling.prompt_logprobs_from)):
+            if value < 1:
+                raise InvalidParameter(f"{name} must be at least 1", name)
+        if len(self.scheduler.waiting) + request.sampling.n > self._bounds.max_waiting:
+            raise Overloaded("the queue is full", retry_after=1.0)
+
+    def add(self, request: Request, grammar: Compiled | None = None) -> None:
+        """Queue a request that `check` has passed."""
+        sampling = request.sampling
+        seed = sampling.seed if sampling.seed is not None else secrets.randbits(63)
+        limit = min(len(request.ids) + sampling.max_tokens, self._bounds.context_length)
+        if not self._reuse:
+            request.reuse = False
+        sequences = []
+        for choice in range(sampling.n):
+            sequence = Sequence(request, choice, seed, limit, grammar.matcher() if grammar is not None else None)
+            sequence.arrival = self._clock()
+            sequence.order = self._arrivals
+            self._arrivals += 1
+            self.scheduler.add(sequence)
+            sequences.append(sequence)
+        self._live[request.id] = sequences
+        if request.timeout_s is not None:
+            heapq.heappush(self._deadlines, (self._clock() + request.timeout_s, request.id))
+        self._stats.requests += 1
+        self._stats.prompt_tokens += len(request.ids)
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request wherever it is; its pages are free before the next pass is planned. Unknown ids are ignored."""
+        if self._stop(request_id, "abort"):
+            self._stats.cancelled += 1
+
+    def has(self, request_id: str) -> bool:
+        """The request is queued or running."""
+        return request_id in self._live
+
+    def _stop(self, request_id: str, reason: FinishReason) -> list[Sequence]:
+        stopped = [s for s in self._live.pop(request_id, []) if s.finish is None]
+        for sequence in stopped:
+            self.scheduler.stop(sequence, reason)
+        return stopped
+
+    def _expire(self) -> list[Output]:
+        outputs: list[Output] = []
+        if not self._live:  # what is left are deadlines of requests that met them
+            self._deadlines.clear()
+        while self._deadlines and self._deadlines[0][0] <= self._clock():
+            _, request_id = heapq.heappop(self._deadlines)
+            for sequence in self._stop(request_id, "abort"):
+                outputs.append(
+                    Output(request_id, sequence.choice, [], finish="abort", error=("deadline_exceeded", "out of time"))
+                )
+        return outputs
+
+    # ---- the loop --------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        return not self._live and self._uncommitted is None
+
+    @property
+    def seconds_to_deadline(self) -> float | None:
+        return max(0.0, self._deadlines[0][0] - self._clock()) if self._deadlines else None
+
+    def step(self) -> list[Output]:
+        """Plan and start one pass; finish it, or with lag 1 the one before it. Returns what became known."""
+        began = time.perf_counter()
+        outputs = self._expire() if self._deadlines else []
+        step = self.scheduler.next()
+        planned = time.perf_counter()
+        handle = self._runner.submit(step.plan) if step is not None else None
+        submitted = time.perf_counter()
+        if self._lag and self._uncommitted is not None:
+            outputs += self._commit(*self._uncommitted)
+            self._uncommitted = None
+        if step is not None and handle is not None:
+            self._draw(step, handle)
+            if self._lag:
+                self._uncommitted = (step, handle)
+            else:
+                outputs += self._commit(step, handle)
+        done = time.perf_counter()
+        stats = self._stats
+        stats.steps += step is not None
+        stats.computed_tokens += step.plan.tokens if step is not None else 0
+        stats.schedule_seconds += planned - began
+        stats.forward_seconds += submitted - planned
+        stats.step_seconds += done - began
+        return outputs
+
+    def _draw(self, step: Step, handle: Handle) -> None:
+        began = time.perf_counter()
+        draws, scores = self.scheduler.draws(step, self._masks)
+        masked = time.perf_counter()
+        handle.sample(draws, scores)
+        self._stats.mask_seconds += masked - began
+        self._stats.sample_seconds += time.perf_counter() - masked
+
+    def _commit(self, step: Step, handle: Handle) -> list[Output]:
+        outputs = self.scheduler.commit(step, *handle.result())
+        for output in outputs:
+            self._stats.generated_tokens += len(output.tokens)
+            if output.finish is not None:
+                self._finished(output)
+        return outputs
+
+    def _finished(self, output: Output) -> None:
+        self._stats.finished += 1
+        sequences = self._live.get(output.request, [])
+        if all(s.finish is not None for s in sequences):
+            self._stats.cached_tokens += (sequences[0].cached_tokens or 0) if sequences else 0
+            self._live.pop(output.request, None)
+
+    # ---- looking in ------------------------------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
+        stats = self._stats
+        pool = self._cache.pool
+        stats.running = len(self.scheduler.running)
+        stats.waiting = len(self.scheduler.waiting)
+        stats.preemptions = self.scheduler.preemptions
+        stats.pages_total = pool.total
+        stats.pages_free = pool.free
+        stats.pages_cached = self._cache.cached
+        stats.pages_running = pool.total - pool.free - self._cache.cached
+        return stats
+
+    def check_integrity(self) -> None:
+        """Raise `CacheCorrupt` unless every page is free, the tree's, or a running sequence's, and only one of these."""
+        tables = [s.table for s in self.scheduler.running if s.table is not None]
+        self._cache.check_integrity([page for table in tables for page in table.owned])
+

@@ -1,0 +1,216 @@
+"""The engine process: one engine behind one ZeroMQ socket.
+
+Receives requests, checks them, compiles their grammars in threads, runs the engine's loop and sends one message a step and
+client. Sleeps when there is nothing to do. Ends when its parent closes the lifeline, or dies.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import zmq
+
+from ..errors import BosquetError, ConfigError, GrammarInvalid, ModelLoadError, Overloaded, RequestRejected
+from ..grammar.base import Compiled
+from ..grammar.compiler import GrammarCompiler
+from ..types import ModelInfo, Request
+from . import wire
+from .assembly import assemble
+from .engine import Engine
+from .settings import EngineConfig
+
+
+class Launch(msgspec.Struct):
+    """What the parent tells on the command line, as JSON."""
+
+    address: str
+    incarnation: int
+    lifeline: int  # read end of a pipe that the parent holds open as long as it lives
+    config: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Compiling:
+    """A request that waits for its grammar."""
+
+    client: bytes
+    request: Request
+    grammar: Future[Compiled]
+    deadline: float
+
+
+class Service:
+    """Moves messages between the socket and the engine."""
+
+    def __init__(self, socket: zmq.Socket[bytes], lifeline: int, incarnation: int) -> None:
+        self._socket = socket
+        self._lifeline = lifeline
+        self._incarnation = incarnation
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK)
+        self._poller = zmq.Poller()
+        for source in (socket, lifeline, self._wakeup):
+            self._poller.register(source, zmq.POLLIN)
+        self._clients: dict[str, bytes] = {}  # request → who asked
+        self._compiling: dict[str, Compiling] = {}
+        self._threads = ThreadPoolExecutor(2, "grammar")
+
+    def serve(self, engine: Engine, info: ModelInfo, config: EngineConfig, compiler: Future[GrammarCompiler]) -> None:
+        """Run until the parent is gone."""
+        self._engine = engine
+        self._info = info
+        self._grammar_timeout = config.grammar_timeout_s
+        self._compiler = compiler
+        checked = True
+        while self._receive(0 if not engine.idle else self._sleep_ms()):
+            self._settle_grammars()
+            if engine.idle:
+                if not checked:
+                    engine.check_integrity()
+                    checked = True
+                continue
+            checked = False
+            outputs = engine.step()
+            if outputs:
+                self._send_outputs(outputs)
+
+    def in_thread(self, make: Any) -> Future[Any]:
+        future = self._threads.submit(make)
+        future.add_done_callback(lambda _: os.eventfd_write(self._wakeup, 1))
+        return future
+
+    def _sleep_ms(self) -> int | None:
+        """How long an idle engine may sleep: for ever, or until a compile runs out of time."""
+        if not self._compiling:
+            return None
+        soonest = min(c.deadline for c in self._compiling.values())
+        return max(1, int(1000 * (soonest - time.monotonic())) + 1)
+
+    def _receive(self, timeout_ms: int | None) -> bool:
+        """Take in every message that is there; False once the parent is gone."""
+        ready = dict(self._poller.poll(timeout_ms))
+        if self._lifeline in ready:
+            return False
+        if self._wakeup in ready:
+            os.eventfd_read(self._wakeup)
+        if self._socket in ready:
+            while True:
+                try:
+                    client, body = self._socket.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                self._handle(client, body)
+        return True
+
+    def _handle(self, client: bytes, body: bytes) -> None:
+        match wire.decode_to_engine(body):
+            case wire.Join():
+                self._send(client, wire.Hello(self._incarnation, self._info))
+            case wire.Submit(request):
+                self._take(client, request)
+            case wire.Cancel(request_id):
+                if self._compiling.pop(request_id, None) is None:
+                    self._engine.cancel(request_id)
+                self._clients.pop(request_id, None)
+            case wire.AskStats(token):
+                stats = self._engine.stats()
+                stats.incarnation = self._incarnation
+                self._send(client, wire.StatsReply(token, stats))
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def _take(self, client: bytes, request: Request) -> None:
+        try:
+            self._engine.check(request)
+            if request.id in self._compiling:
+                raise RequestRejected("a request with this id is waiting", "id")
+        except (RequestRejected, Overloaded) as error:
+            self._reject(client, request.id, error)
+            return
+        spec = request.grammar
+        if spec is None:
+            self._accept(client, request, None)
+            return
+        future = self.in_thread(lambda: self._compiler.result().compile(spec))
+        self._compiling[request.id] = Compiling(client, request, future, time.monotonic() + self._grammar_timeout)
+
+    def _settle_grammars(self) -> None:
+        if not self._compiling:
+            return
+        now = time.monotonic()
+        for waiting in list(self._compiling.values()):
+            if waiting.grammar.done():
+                del self._compiling[waiting.request.id]
+                try:
+                    self._engine.check(waiting.request)
+                    self._accept(waiting.client, waiting.request, waiting.grammar.result())
+                except (RequestRejected, Overloaded) as error:
+                    self._reject(waiting.client, waiting.request.id, error)
+            elif now > waiting.deadline:
+                del self._compiling[waiting.request.id]
+                waiting.grammar.cancel()
+                error = GrammarInvalid(f"compiling took more than {self._grammar_timeout:g} s", "response_format")
+                self._reject(waiting.client, waiting.request.id, error)
+
+    def _accept(self, client: bytes, request: Request, grammar: Compiled | None) -> None:
+        self._engine.add(request, grammar)
+        self._clients[request.id] = client
+        self._send(client, wire.Accepted(request.id))
+
+    def _reject(self, client: bytes, request_id: str, error: BosquetError) -> None:
+        field = error.field if isinstance(error, RequestRejected) else None
+        self._send(client, wire.Rejected(request_id, error.code, str(error), field))
+
+    # ---- answers ---------------------------------------------------------------------------------------------------
+
+    def _send_outputs(self, outputs: list[Any]) -> None:
+        by_client: dict[bytes, list[Any]] = {}
+        for output in outputs:
+            client = self._clients.get(output.request)
+            if client is not None:
+                by_client.setdefault(client, []).append(output)
+        for client, theirs in by_client.items():
+            self._send(client, wire.Outputs(self._incarnation, theirs))
+        for output in outputs:
+            if output.finish is not None and not self._engine.has(output.request):
+                self._clients.pop(output.request, None)
+
+    def _send(self, client: bytes, message: wire.FromEngine) -> None:
+        self._socket.send_multipart((client, wire.encode(message)))
+
+    def fail(self, message: str) -> None:
+        """Tell those who have joined by now that there will be no engine."""
+        deadline = time.monotonic() + 2.0
+        while time.monotonic() < deadline and self._poller.poll(100):
+            if not self._socket.poll(0):
+                return
+            client, _ = self._socket.recv_multipart()
+            self._send(client, wire.Failed(message))
+
+
+def main() -> None:
+    """Entry of the process; the only argument is a `Launch` in JSON."""
+    launch = msgspec.json.decode(sys.argv[1], type=Launch)
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+    socket.setsockopt(zmq.LINGER, 500)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.bind(launch.address)
+    service = Service(socket, launch.lifeline, launch.incarnation)
+    try:
+        engine, info, config, make_compiler = assemble(EngineConfig(**launch.config))
+    except (ModelLoadError, ConfigError) as error:
+        print(f"bosquet: {error}", file=sys.stderr)
+        service.fail(str(error))
+        sys.exit(2)
+    service.serve(engine, info, config, service.in_thread(make_compiler))
+    os._exit(0)  # without waiting for a compile that may still run in a thread
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Gemma 3, the text model; of a checkpoint with vision, the language part.
+
+Layers alternate: most see a sliding window and rotate with a base frequency of their own, every sixth sees everything.
+Each block is normalised before and after, and norm weights are stored less 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...kernels.table import Ops
+from .base import Batch, ModelShape
+from .decoder import load_head, load_qkv
+from .rope import Rope, make_rope, rope_settings
+from .settings import integer, layer_windows, model_shape, number, refuse_unknown, with_config
+from .source import ModelFolder
+from .weights import Weights
+
+# What config.json may leave out, as in the checkpoints with vision.
+_DEFAULTS = {
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131072,
+    "rope_theta": 1000000.0,
+    "rope_local_base_freq": 10000.0,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+}
+_ACTIVATION = "gelu_pytorch_tanh"
+_VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+
+
+class Layer(NamedTuple):
+    """The weights of one layer. `next_norm` is the norm before the following layer, or the last norm."""
+
+    qkv: Any
+    q_norm: Tensor
+    k_norm: Tensor
+    out: Any
+    out_norm: Tensor
+    mlp_norm: Tensor
+    gate_up: Any
+    down: Any
+    down_norm: Tensor
+    next_norm: Tensor
+    window: int | None
+
+
+class Gemma3:
+    """A loaded model; see `base.Model`."""
+
+    def __init__(self, folder: ModelFolder, weights: Weights) -> None:
+        self.shape: ModelShape = model_shape(folder)
+        self.ops: Ops = weights.ops
+        self.dtype: torch.dtype = weights.dtype
+        shape = self.shape
+        self._eps = number(folder, "rms_norm_eps", 1e-6)
+        self._scale = number(folder, "query_pre_attn_scalar") ** -0.5
+        # The factor is rounded to the model's type, as it was in training.
+        self._embed_scale = torch.tensor(shape.hidden**0.5).to(weights.dtype).item()
+        self._global, self._local = _ropes(folder, shape)
+        softcap = folder.config.get("final_logit_softcapping")
+        self._softcap = None if softcap is None else float(softcap)
+        self._embedding = weights.take("model.embed_tokens.weight", (shape.vocab_size, shape.hidden))
+        norms = [_norm(weights, f"model.layers.{i}.input_layernorm", shape.hidden) for i in range(shape.layers)]
+        norms.append(_norm(weights, "model.norm", shape.hidden))
+        self._first_norm = norms[0]
+        inner = integer(folder, "intermediate_size")
+        pattern = integer(folder, "sliding_window_pattern")
+        windows = layer_windows(folder, shape.layers, [(i + 1) % pattern != 0 for i in range(shape.layers)])
+        self._layers = [_load_layer(weights, shape, inner, i, norms[i + 1], windows[i]) for i in range(shape.layers)]
+        self._head = load_head(folder, weights, shape, self._embedding, tied=True)
+        weights.finish(_VISION)
+
+    def forward(self, batch: Batch, kv: Any) -> Tensor:
+        ops, eps, scale, attention = self.ops, self._eps, self._scale, batch.attention
+        slots = batch.slots
+        far = self._global.cos[batch.positions], self._global.sin[batch.positions]
+        near = self._local.cos[batch.positions], self._local.sin[batch.positions]
+        heads = (self.shape.heads, self.shape.kv_heads, self.shape.kv_heads)
+        shaped = (len(batch.tokens), sum(heads), self.shape.head_dim)
+        residual = ops.embedding(batch.tokens, self._embedding) * self._embed_scale
+        x = ops.rms_norm(residual, self._first_norm, eps)
+        for index, layer in enumerate(self._layers):
+            q, k, v = ops.linear(x, layer.qkv).view(shaped).split_with_sizes(heads, 1)
+            q, k = ops.rms_norm(q, layer.q_norm, eps), ops.rms_norm(k, layer.k_norm, eps)
+            cos, sin = far if layer.window is None else near
+            q, k = ops.rotary(q, k, cos, sin)
+            ops.write_kv(kv, index, k, v, slots)
+            x = ops.linear(ops.attention(q, kv, index, attention, scale, layer.window), layer.out)
+            x = ops.rms_norm(x, layer.out_norm, eps)
+            x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
+            x = ops.linear(ops.gelu_mul(ops.linear(x, layer.gate_up)), layer.down)
+            x = ops.rms_norm(x, layer.down_norm, eps)
+            x, residual = ops.add_rms_norm(x, residual, layer.next_norm, eps)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits = self.ops.head(hidden, self._head)
+        return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
+
+
+def load(folder: ModelFolder, weights: Weights) -> Gemma3:
+    config = folder.config
+    if isinstance(config.get("text_config"), dict):
+        # The outer object has what holds for the whole checkpoint, such as the end tokens.
+        config = {**config, **config["text_config"]}
+        weights.prefix = _text_prefix(weights)
+    folder = with_config(folder, {**_DEFAULTS, **{key: value for key, value in config.items() if value is not None}})
+    refuse_unknown(folder, activation=_ACTIVATION, honoured=("final_logit_softcapping",))
+    return Gemma3(folder, weights)
+
+
+def _text_prefix(weights: Weights) -> str:
+    """Where a checkpoint with vision keeps the language part: before "model." in the older layout."""
+    return "language_model." if weights.any_starts("language_model.model.") else ""
+
+
+def _ropes(folder: ModelFolder, shape: ModelShape) -> tuple[Rope, Rope]:
+    """Tables of the layers that see everything, and of those with a window."""
+    far = rope_settings(folder, "full_attention")
+    if "rope_parameters" in folder.config:
+        near = rope_settings(folder, "sliding_attention")
+    else:
+        near = {"rope_type": "default", "rope_theta": number(folder, "rope_local_base_freq")}
+    return tuple(make_rope(folder, part, shape.head_dim, shape.context_length) for part in (far, near))  # type: ignore[return-value]
+
+
+def _norm(weights: Weights, name: str, width: int) -> Tensor:
+    """1 + weight, in float32: in bfloat16 the sum would lose most of the weight's digits."""
+    return weights.take(f"{name}.weight", (width,), torch.float32) + 1.0
+
+
+def _load_layer(
+    weights: Weights, shape: ModelShape, inner: int, index: int, next_norm: Tensor, window: int | None
+) -> Layer:
+    at = f"model.layers.{index}."
+    head_dim, hidden = shape.head_dim, shape.hidden
+    return Layer(
+        qkv=load_qkv(weights, shape, at, bias=False),
+        q_norm=_norm(weights, f"{at}self_attn.q_norm", head_dim),
+        k_norm=_norm(weights, f"{at}self_attn.k_norm", head_dim),
+        out=weights.linear([f"{at}self_attn.o_proj"], [hidden], shape.heads * head_dim),
+        out_norm=_norm(weights, f"{at}post_attention_layernorm", hidden),
+        mlp_norm=_norm(weights, f"{at}pre_feedforward_layernorm", hidden),
+        gate_up=weights.linear([f"{at}mlp.gate_proj", f"{at}mlp.up_proj"], [inner, inner], hidden),
+        down=weights.linear([f"{at}mlp.down_proj"], [hidden], inner),
+        down_norm=_norm(weights, f"{at}post_feedforward_layernorm", hidden),
+        next_norm=next_norm,
+        window=window,
+    )

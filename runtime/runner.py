@@ -1,0 +1,112 @@
+"""Runs passes of a model with torch: rows of a plan in, drawn tokens out.
+
+Knows page numbers and tensors; nothing of requests, text or scheduling. On a CPU a pass is over when `submit` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..kernels.table import AttentionRow
+from ..types import PAGE, Row, TokenLogprob
+from .models.base import Batch, Model
+from .plan import Plan, Sampled, SampleRow, ScoreRow
+from .sampler import Sampler
+
+
+class TorchHandle:
+    """A pass whose logits are known."""
+
+    def __init__(self, runner: TorchRunner, logits: Tensor) -> None:
+        self._runner = runner
+        self._logits = logits
+        self._sampled: list[Sampled] = []
+        self._scored: list[list[TokenLogprob]] = []
+
+    def sample(self, draws: Sequence[SampleRow], scores: Sequence[ScoreRow]) -> None:
+        """Draw tokens; the next plan's placeholders stand for them."""
+        runner = self._runner
+        with torch.inference_mode():
+            if scores:
+                self._scored = runner.sampler.score(self._logits, scores)
+            if draws:
+                self._sampled = runner.sampler.sample(self._logits, draws, runner.model.ops.apply_mask)
+        runner.last_tokens = [sampled.token for sampled in self._sampled]
+
+    def result(self) -> tuple[list[Sampled], list[list[TokenLogprob]]]:
+        return self._sampled, self._scored
+
+
+class TorchRunner:
+    """Owns the model and the key-value storage of `pages` pages."""
+
+    def __init__(self, model: Model, pages: int) -> None:
+        shape = model.shape
+        self.model = model
+        self.sampler = Sampler(shape.vocab_size)
+        self.last_tokens: list[int] = []
+        self.device = torch.device("cpu")
+        self._kv: Any = model.ops.make_kv(shape.layers, shape.kv_heads, pages, shape.head_dim, model.dtype)
+
+    def submit(self, plan: Plan) -> TorchHandle:
+        """Compute one pass. Page copies come first."""
+        ops = self.model.ops
+        with torch.inference_mode():
+            if plan.copies:
+                ops.copy_pages(self._kv, plan.copies)
+            layout = lay_out(plan.rows, self.last_tokens)
+            rows = [AttentionRow(row.start, len(row.tokens), row.pages, row.parents) for row in plan.rows]
+            batch = Batch(
+                torch.from_numpy(layout.tokens),
+                torch.from_numpy(layout.positions),
+                torch.from_numpy(layout.slots),
+                ops.plan_attention(rows, self.device),
+            )
+            hidden = self.model.forward(batch, self._kv)
+            if not len(layout.logits):
+                return TorchHandle(self, hidden.new_empty(0, self.model.shape.vocab_size, dtype=torch.float32))
+            if len(layout.logits) < len(layout.tokens):
+                hidden = hidden[torch.from_numpy(layout.logits)]
+            return TorchHandle(self, self.model.logits(hidden))
+
+
+class Layout:
+    """The rows of a plan, one after another: `tokens`, `positions` and `slots` are [T], `logits` the indices into them
+    whose logits are wanted, [R]; all int64."""
+
+    __slots__ = ("logits", "positions", "slots", "tokens")
+
+    def __init__(self, size: int, logits: int) -> None:
+        self.tokens: npt.NDArray[np.int64] = np.empty(size, np.int64)
+        self.positions: npt.NDArray[np.int64] = np.empty(size, np.int64)
+        self.slots: npt.NDArray[np.int64] = np.empty(size, np.int64)
+        self.logits: npt.NDArray[np.int64] = np.empty(logits, np.int64)
+
+
+def lay_out(rows: Sequence[Row], last_tokens: Sequence[int]) -> Layout:
+    """Flatten rows; a placeholder -1 - k becomes `last_tokens[k]`."""
+    layout = Layout(sum(len(row.tokens) for row in rows), sum(len(row.logits_at) for row in rows))
+    at = wanted = 0
+    for row in rows:
+        length, start = len(row.tokens), row.start
+        if length == 1:
+            token = row.tokens[0]
+            layout.tokens[at] = token if token >= 0 else last_tokens[-1 - token]
+            layout.positions[at] = start
+            layout.slots[at] = row.pages[start // PAGE] * PAGE + start % PAGE
+        else:
+            positions = np.arange(start, start + length)
+            layout.tokens[at : at + length] = row.tokens
+            layout.positions[at : at + length] = positions
+            layout.slots[at : at + length] = np.asarray(row.pages)[positions // PAGE] * PAGE + positions % PAGE
+        for index in row.logits_at:
+            layout.logits[wanted] = at + index
+            wanted += 1
+        at += length
+    return layout

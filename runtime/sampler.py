@@ -1,0 +1,259 @@
+"""From logits to tokens: penalties, bias, mask, filters, the draw, and log-probabilities.
+
+Order: repetition, presence and frequency penalties → logit bias → banned tokens and grammar mask → temperature →
+top-k → top-p → min-p → draw. Log-probabilities are those of the raw distribution, before all of that. A draw is a pure
+function of the row's own logits, its parameters and one number keyed on (seed, choice, position): see `random_numbers`.
+
+Knows nothing of requests, stop conditions or the forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..types import SamplingParams, TokenLogprob
+from .distributions import Filters, argmax, best, draw_dense, draw_ranked, log_norm, scale
+from .plan import Sampled, SampleRow, ScoreRow
+from .random_numbers import Purpose, uniforms
+
+ApplyMask = Callable[[Tensor, Tensor, Tensor], None]
+
+NOTHING_ALLOWED = -1
+"""Token of a draw for which bans, bias and mask left no token."""
+
+_LOWEST_LOGPROB = -9999.0  # what JSON and clients get for minus infinity
+_SCORE_CHUNK = 64  # rows whose softmax is held at once when prompts are scored
+_SHORT, _MEDIUM, _LONG = 64, 256, 1024  # candidate lists; which one is a row's own affair
+
+
+class Sampler:
+    """Draws tokens from rows of logits and scores known ones. Holds no state beyond the width of the head."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def sample(self, logits: Tensor, draws: Sequence[SampleRow], apply_mask: ApplyMask) -> list[Sampled]:
+        """One token a draw. logits [R, V] float32 is not modified; several draws may share a row.
+
+        `apply_mask` is `Ops.apply_mask`. A draw that nothing is left for gives the token `NOTHING_ALLOWED` (-1) and no
+        log-probability. Raises `ValueError` where a bias, ban or penalty names an id outside the head.
+        """
+        self._check(logits)
+        if not draws:
+            return []
+        plain = [i for i, draw in enumerate(draws) if _is_greedy(draw.params) and not _is_shaped(draw)]
+        tokens: list[int] = [NOTHING_ALLOWED] * len(draws)
+        if plain:
+            rows = [draws[i].row for i in plain]
+            whole = rows == list(range(logits.shape[0]))
+            ids, values = argmax(logits if whole else logits.index_select(0, _tensor(rows, logits)))
+            _store(tokens, plain, ids.masked_fill(values == -torch.inf, NOTHING_ALLOWED))
+        if len(plain) < len(draws):
+            taken = set(plain)
+            rest = [i for i in range(len(draws)) if i not in taken]
+            self._sample_shaped(logits, draws, rest, apply_mask, tokens)
+        wanted = [i for i, draw in enumerate(draws) if draw.params.logprobs is not None and tokens[i] >= 0]
+        scores = self._score_draws(logits, draws, wanted, tokens) if wanted else {}
+        return [Sampled(token, scores.get(i)) for i, token in enumerate(tokens)]
+
+    def score(self, logits: Tensor, scores: Sequence[ScoreRow]) -> list[list[TokenLogprob]]:
+        """Raw log-probabilities of known tokens, one list a ScoreRow, with the `top` best tokens each."""
+        self._check(logits)
+        results: list[list[TokenLogprob]] = []
+        for row, tokens, top in scores:
+            found: list[TokenLogprob] = []
+            for start in range(0, len(tokens), _SCORE_CHUNK):
+                chunk = tokens[start : start + _SCORE_CHUNK]
+                found += _logprobs(logits[row + start : row + start + len(chunk)], chunk, [top] * len(chunk))
+            results.append(found)
+        return results
+
+    def _check(self, logits: Tensor) -> None:
+        if logits.shape[1] != self.vocab_size or logits.dtype != torch.float32:
+            raise ValueError(f"logits are [R, {self.vocab_size}] float32, not {list(logits.shape)} {logits.dtype}")
+
+    def _score_draws(
+        self, logits: Tensor, draws: Sequence[SampleRow], wanted: list[int], tokens: list[int]
+    ) -> dict[int, TokenLogprob]:
+        rows = _tensor([draws[i].row for i in wanted], logits)
+        tops = [draws[i].params.logprobs or 0 for i in wanted]
+        scored = _logprobs(logits.index_select(0, rows), [tokens[i] for i in wanted], tops)
+        return dict(zip(wanted, scored, strict=True))
+
+    def _sample_shaped(
+        self, logits: Tensor, draws: Sequence[SampleRow], which: list[int], apply_mask: ApplyMask, tokens: list[int]
+    ) -> None:
+        """Draw for the rows that are not plain argmax, on a copy of their logits."""
+        chosen = [draws[i] for i in which]
+        work = logits.index_select(0, _tensor([draw.row for draw in chosen], logits))
+        _penalize(work, chosen)
+        _bias_and_ban(work, chosen)
+        masked = [(at, draw.mask) for at, draw in enumerate(chosen) if draw.mask is not None]
+        if masked:
+            bits = torch.from_numpy(np.stack([mask for _, mask in masked])).to(work.device)
+            apply_mask(work, bits, _tensor([at for at, _ in masked], work))
+        for kind, members in _group(chosen, self.vocab_size).items():
+            whole = len(members) == len(chosen)
+            part = work if whole else work.index_select(0, _tensor(members, work))
+            _store(tokens, [which[at] for at in members], self._draw(part, [chosen[at] for at in members], kind))
+
+    def _draw(self, work: Tensor, rows: list[SampleRow], candidates: int) -> Tensor:
+        """Tokens [n] for rows of one kind (see `_group`); overwrites `work` [n, V]."""
+        if candidates == _GREEDY:
+            ids, values = argmax(work)
+            return ids.masked_fill_(values == -torch.inf, NOTHING_ALLOWED)
+        device = work.device
+        empty = work.amax(dim=-1) == -torch.inf
+        if bool(empty.any()):  # such a row would turn into NaN; its draw is thrown away below
+            work.masked_fill_(empty[:, None], 0.0)
+        scale(work, torch.tensor([row.params.temperature for row in rows], dtype=torch.float32, device=device))
+        numbers = uniforms(
+            [row.seed for row in rows], [row.choice for row in rows], [row.position for row in rows], Purpose.SAMPLE
+        )
+        u = torch.from_numpy(numbers).to(device)
+        filters = _filters(rows, self.vocab_size, device)
+        if candidates == _DENSE:
+            weights = torch.softmax(work, dim=-1)
+            if any(row.params.min_p > 0 for row in rows):
+                lowest = filters.min_p * weights.amax(dim=-1)
+                weights.masked_fill_(weights < lowest[:, None], 0.0)
+            ids = draw_dense(weights, u)
+        else:
+            ids = draw_ranked(work, filters, u, candidates)
+        return ids.masked_fill_(empty, NOTHING_ALLOWED)
+
+
+_GREEDY, _DENSE = -1, 0  # kinds of rows besides the sizes of candidate lists
+
+
+def _group(rows: Sequence[SampleRow], width: int) -> dict[int, list[int]]:
+    """Indices by kind: greedy, dense (no filter that needs ranks), or the length of the candidate list."""
+    groups: dict[int, list[int]] = {}
+    for at, row in enumerate(rows):
+        params = row.params
+        limited = 0 < params.top_k < width
+        if _is_greedy(params):
+            kind = _GREEDY
+        elif not limited and params.top_p >= 1:
+            kind = _DENSE
+        elif not limited:
+            kind = _MEDIUM
+        else:
+            kind = _SHORT if params.top_k <= _SHORT else _LONG
+        groups.setdefault(kind, []).append(at)
+    return groups
+
+
+def _is_greedy(params: SamplingParams) -> bool:
+    return params.temperature <= 0 or params.top_k == 1
+
+
+def _is_penalized(params: SamplingParams) -> bool:
+    return params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
+
+
+def _is_shaped(row: SampleRow) -> bool:
+    """Whether anything changes the logits before temperature."""
+    return row.mask is not None or bool(row.banned) or bool(row.params.logit_bias) or _is_penalized(row.params)
+
+
+def _filters(rows: Sequence[SampleRow], width: int, device: torch.device) -> Filters:
+    top_k = [row.params.top_k if 0 < row.params.top_k < width else width for row in rows]
+    top_p = [row.params.top_p for row in rows]
+    min_p = [row.params.min_p for row in rows]
+    return Filters(
+        torch.tensor(top_k, device=device),
+        torch.tensor(top_p, dtype=torch.float64, device=device),
+        torch.tensor(min_p, dtype=torch.float64, device=device),
+    )
+
+
+def _penalize(work: Tensor, rows: Sequence[SampleRow]) -> None:
+    """Repetition over prompt and output tokens, then presence and frequency over output tokens, in place.
+
+    A repetition penalty r divides a positive logit and multiplies a negative one (Keskar et al., CTRL, 2019, as the
+    field uses it); presence and frequency are subtracted as OpenAI defines them.
+    """
+    repeated: list[tuple[int, Iterable[int], float]] = []
+    counted: list[tuple[int, Iterable[int], npt.NDArray[np.float32]]] = []
+    for at, row in enumerate(rows):
+        params, outputs = row.params, row.output_counts or {}
+        if params.repetition_penalty != 1:
+            repeated.append((at, outputs, params.repetition_penalty))
+            if row.prompt_set is not None:
+                repeated.append((at, row.prompt_set, params.repetition_penalty))
+        if outputs and (params.presence_penalty or params.frequency_penalty):
+            counts = np.fromiter(outputs.values(), np.float32, len(outputs))
+            counted.append((at, outputs, params.presence_penalty + params.frequency_penalty * counts))
+    flat = work.view(-1)
+    if repeated:
+        index, factor = _places(work, repeated)
+        old = flat[index]  # an id of both prompt and output stands here twice, with one new value
+        flat[index] = torch.where(old > 0, old / factor, old * factor)
+    if counted:
+        index, amount = _places(work, counted)
+        flat[index] = flat[index] - amount
+
+
+def _bias_and_ban(work: Tensor, rows: Sequence[SampleRow]) -> None:
+    biased: list[tuple[int, Iterable[int], npt.NDArray[np.float32]]] = []
+    banned: list[tuple[int, Iterable[int], float]] = []
+    for at, row in enumerate(rows):
+        bias = row.params.logit_bias
+        if bias:
+            biased.append((at, bias, np.fromiter(bias.values(), np.float32, len(bias))))
+        if row.banned:
+            banned.append((at, row.banned, -np.inf))
+    flat = work.view(-1)
+    if biased:
+        index, amount = _places(work, biased)
+        flat[index] = flat[index] + amount
+    if banned:
+        index, _ = _places(work, banned)
+        flat[index] = -torch.inf
+
+
+def _places(
+    work: Tensor, entries: Sequence[tuple[int, Iterable[int], npt.NDArray[np.float32] | float]]
+) -> tuple[Tensor, Tensor]:
+    """Entries (row, ids, value or values) as flat indices into `work` and float32 values of the same length."""
+    width = work.shape[1]
+    indices: list[npt.NDArray[np.int64]] = []
+    values: list[npt.NDArray[np.float32]] = []
+    for at, tokens, value in entries:
+        ids = tokens if isinstance(tokens, np.ndarray) else np.fromiter(tokens, np.int64)
+        if len(ids) and (ids.min() < 0 or ids.max() >= width):
+            raise ValueError(f"a token id is outside 0 … {width - 1}")
+        indices.append(ids + at * width)
+        values.append(np.broadcast_to(np.asarray(value, np.float32), ids.shape))
+    index, value = np.concatenate(indices), np.concatenate(values)
+    return torch.from_numpy(index).to(work.device), torch.from_numpy(value).to(work.device)
+
+
+def _logprobs(logits: Tensor, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
+    """Raw log-probability of tokens[i] under logits[i], with the tops[i] best tokens; logits [n, V], n at least 1."""
+    norm = log_norm(logits)
+    own = (logits.gather(1, _tensor(tokens, logits)[:, None])[:, 0] - norm).clamp_(min=_LOWEST_LOGPROB).tolist()
+    longest = max(tops)
+    if longest == 0:
+        return [TokenLogprob(token, value) for token, value in zip(tokens, own, strict=True)]
+    values, ids = best(logits, longest)
+    listed = (values - norm[:, None]).clamp_(min=_LOWEST_LOGPROB).tolist()
+    return [
+        TokenLogprob(token, value, list(zip(row_ids[:top], row_values[:top], strict=True)))
+        for token, value, row_ids, row_values, top in zip(tokens, own, ids.tolist(), listed, tops, strict=True)
+    ]
+
+
+def _tensor(values: Sequence[int], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64, device=like.device)
+
+
+def _store(tokens: list[int], at: Sequence[int], ids: Tensor) -> None:
+    for index, token in zip(at, ids.tolist(), strict=True):
+        tokens[index] = token

@@ -1,0 +1,115 @@
+"""`/v1/completions`: continue texts or token ids, and score them. Knows nothing of how tokens are made."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from ...errors import InvalidParameter
+from ...types import Request as EngineRequest
+from .auth import identified
+from .body import origin_of, read_body
+from .completion_writer import CompletionWriter
+from .disconnect import answer_unless_gone
+from .docs import documented
+from .errors import json_response
+from .generation import FieldNames, Generation
+from .keys import Caller
+from .prompts import Prompt, check_model, completion_prompts
+from .record import record_of
+from .sampling import Constraint, Wanted, check_priority, check_stream_options, constraint, sampling_params
+from .schemas import CompletionRequest
+from .services import Services, Text
+from .streaming import EventStream
+
+DEFAULT_MAX_TOKENS = 16
+"""The protocol's own."""
+
+
+def completion_router(services: Services) -> APIRouter:
+    """The routes of this file."""
+    router = APIRouter(tags=["OpenAI"])
+
+    @router.post("/v1/completions", **documented(CompletionRequest))
+    async def completions(request: Request, caller: Annotated[Caller, Depends(identified)]) -> Response:
+        """The continuation of one or several prompts, whole or as server-sent events."""
+        body = await read_body(request, CompletionRequest, services.config.max_body_bytes)
+        return await answer_unless_gone(request, _answer(services, request, caller, body))
+
+    return router
+
+
+async def _answer(services: Services, request: Request, caller: Caller, body: CompletionRequest) -> Response:
+    text = services.text.get()
+    model = check_model(services, text, body.model)
+    wanted = _wanted(body)
+    found = constraint(body)
+    prompts = await completion_prompts(text, body)
+    requests = _engine_requests(services, text, request, caller, body, prompts, wanted, found)
+    fields = FieldNames("prompt", None if found is None else found.field)
+    generation = Generation(services.engine, text, services.metrics, requests, fields)
+    writer = CompletionWriter(body, text, prompts, requests, model)
+    try:
+        await generation.start()
+        if body.stream:
+            return EventStream(writer.events(generation), generation)
+        async with generation.deadline():
+            answer = await writer.whole(generation)
+        record_of(request.scope).count(generation.usage)
+        return json_response(answer)
+    except BaseException:
+        await generation.close()
+        raise
+
+
+def _wanted(body: CompletionRequest) -> Wanted:
+    check_stream_options(body)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise InvalidParameter("best_of: only the value of n is supported", "best_of")
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    if max_tokens == 0 and not body.echo:
+        raise InvalidParameter("max_tokens: 0 only makes sense with echo", "max_tokens")
+    scored = bool(body.echo) and body.logprobs is not None
+    if body.prompt_logprobs_from is not None and not scored:
+        field = "prompt_logprobs_from"
+        raise InvalidParameter(f"{field}: only with echo and logprobs", field)
+    if not scored:
+        return Wanted(max_tokens, body.logprobs)
+    return Wanted(max_tokens, body.logprobs, body.logprobs, body.prompt_logprobs_from or 1)
+
+
+def _engine_requests(
+    services: Services,
+    text: Text,
+    request: Request,
+    caller: Caller,
+    body: CompletionRequest,
+    prompts: Sequence[Prompt],
+    wanted: Wanted,
+    found: Constraint | None,
+) -> list[EngineRequest]:
+    origin = origin_of(request, caller)
+    priority = check_priority(body, caller)
+    name = f"cmpl-{uuid.uuid4().hex}"
+    requests = []
+    for index, prompt in enumerate(prompts):
+        if body.prompt_logprobs_from is not None and body.prompt_logprobs_from >= len(prompt.ids):
+            field = "prompt_logprobs_from"
+            raise InvalidParameter(f"{field}: the prompt has only {len(prompt.ids)} tokens", field)
+        room = text.info.context_length - len(prompt.ids)
+        requests.append(
+            EngineRequest(
+                id=name if len(prompts) == 1 else f"{name}-{index}",
+                ids=prompt.ids,
+                sampling=sampling_params(body, wanted, room, text.info),
+                grammar=None if found is None else found.spec,
+                origin=origin,
+                priority=priority,
+                timeout_s=body.timeout or services.config.request_timeout_s,
+            )
+        )
+    return requests

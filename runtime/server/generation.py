@@ -1,0 +1,222 @@
+"""The engine requests behind one HTTP request, seen as one flow of deltas.
+
+Streaming sends the deltas, not streaming folds them: both say the same because they read the same flow. Knows nothing of
+the JSON shapes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import NamedTuple
+
+from ...errors import BosquetError, DeadlineExceeded, GrammarInvalid, PromptTooLong, RequestRejected
+from ...types import FinishReason, Output, Request, TokenLogprob
+from ..engine_api import EngineApi, Stream
+from .errors import failure
+from .metrics import Metrics
+from .services import Text, TextStream
+from .wire import PromptDetails, Usage
+
+GRACE_S = 5.0
+"""The engine ends a request whose time is over. Should it not, the server does, so much later."""
+
+
+class Delta(NamedTuple):
+    """What one step added to one choice. `index` counts over all prompts: prompt number · n + choice."""
+
+    index: int
+    text: str
+    tokens: list[int]
+    logprobs: list[TokenLogprob] | None  # without the end token, which is no part of the text
+    finish: FinishReason | None
+    stop_reason: str | int | None
+    prompt_logprobs: list[TokenLogprob] | None
+
+
+class FieldNames(NamedTuple):
+    """Which fields of the body to name when the engine refuses the prompt or the grammar without naming one."""
+
+    prompt: str
+    grammar: str | None
+
+
+class _Choice:
+    """One choice under way."""
+
+    __slots__ = ("count", "finished", "first", "last", "text")
+
+    def __init__(self, text: TextStream) -> None:
+        self.text = text
+        self.count = 0
+        self.first = 0.0
+        self.last = 0.0
+        self.finished = False
+
+
+class Generation:
+    """Submits one engine request per prompt, yields their deltas, counts usage, and cancels what is left on `close`."""
+
+    def __init__(
+        self, engine: EngineApi, text: Text, metrics: Metrics, requests: Sequence[Request], fields: FieldNames
+    ) -> None:
+        self.requests = requests
+        self.prompt_tokens = sum(len(request.ids) for request in requests)
+        self._engine = engine
+        self._metrics = metrics
+        self._fields = fields
+        self._n = requests[0].sampling.n
+        stop = requests[0].sampling.stop
+        self._choices = [_Choice(text.stream(stop)) for _ in range(len(requests) * self._n)]
+        self._cached = [0] * len(requests)
+        self._streams: list[Stream] = []
+        self._arrival = time.perf_counter()
+        self._first_token = 0.0
+        self._limit = requests[0].timeout_s
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far, over all prompts and choices; the end token counts as generated."""
+        generated = sum(choice.count for choice in self._choices)
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=generated,
+            total_tokens=self.prompt_tokens + generated,
+            prompt_tokens_details=PromptDetails(sum(self._cached)),
+        )
+
+    async def start(self) -> None:
+        """Returns once the engine has accepted all; raises, and leaves none behind, when it refuses one."""
+        try:
+            for request in self.requests:
+                self._streams.append(await _submit(self._engine, request))
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, RequestRejected) and error.field is None:
+                raise self._named(error) from error
+            raise
+
+    async def deltas(self) -> AsyncGenerator[list[Delta], None]:
+        """The deltas of each step. Raises what ended a choice early: DeadlineExceeded, EngineDied, …"""
+        async with aclosing(_merged(self._streams)) as flow:
+            async for position, outputs in flow:
+                yield [self._delta(position, output) for output in outputs]
+        for choice in self._choices:
+            if choice.count > 1:
+                self._metrics.tpot.observe((choice.last - choice.first) / (choice.count - 1))
+        self._metrics.e2e.observe(time.perf_counter() - self._arrival)
+
+    @asynccontextmanager
+    async def deadline(self) -> AsyncIterator[None]:
+        """Bounds what is inside in time, should the engine fail to. Raises DeadlineExceeded."""
+        try:
+            async with asyncio.timeout(None if self._limit is None else self._limit + GRACE_S):
+                yield
+        except TimeoutError:
+            raise DeadlineExceeded("the request's time is over, and the engine did not end it") from None
+
+    async def close(self) -> None:
+        """Cancel what has not ended. Safe to call at any time, and more than once."""
+        if self._streams and not all(choice.finished for choice in self._choices):
+            streams, self._streams = self._streams, []
+            await asyncio.shield(_cancel_all(streams))
+
+    def _delta(self, position: int, output: Output) -> Delta:
+        if output.finish in ("error", "abort"):
+            raise failure(output)
+        index = position * self._n + output.choice
+        choice = self._choices[index]
+        self._cached[position] = output.cached_tokens
+        if output.tokens:
+            choice.last = time.perf_counter()
+            if not choice.count:
+                choice.first = choice.last
+            if not self._first_token:
+                self._first_token = choice.last
+                self._metrics.ttft.observe(choice.last - self._arrival)
+            choice.count += len(output.tokens)
+        choice.finished = output.finish is not None
+        stop = output.stop
+        logprobs = output.logprobs
+        if logprobs is not None and stop is not None and stop.token is not None:
+            logprobs = logprobs[:-1]
+        return Delta(
+            index=index,
+            text=choice.text.push(output.tokens, output.finish, stop),
+            tokens=output.tokens,
+            logprobs=logprobs,
+            finish=output.finish,
+            stop_reason=None if stop is None else stop.text if stop.text is not None else stop.token,
+            prompt_logprobs=output.prompt_logprobs,
+        )
+
+    def _named(self, error: RequestRejected) -> RequestRejected:
+        field = None
+        if isinstance(error, PromptTooLong):
+            field = self._fields.prompt
+        elif isinstance(error, GrammarInvalid):
+            field = self._fields.grammar
+        return error if field is None else type(error)(f"{field}: {error}", field)
+
+
+_background: set[asyncio.Task[None]] = set()  # the loop holds tasks weakly
+
+
+async def _submit(engine: EngineApi, request: Request) -> Stream:
+    """As `engine.submit`; if the caller is cancelled meanwhile, the request is cancelled once it has been accepted."""
+    task = asyncio.ensure_future(engine.submit(request))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        cleanup = asyncio.create_task(_abandon(task))
+        _background.add(cleanup)
+        cleanup.add_done_callback(_background.discard)
+        raise
+
+
+async def _abandon(task: asyncio.Task[Stream]) -> None:
+    try:
+        stream = await task
+    except BosquetError:
+        return  # refused: there is nothing to cancel, and nobody to tell
+    await stream.cancel()
+
+
+async def _cancel_all(streams: Sequence[Stream]) -> None:
+    for stream in streams:
+        await stream.cancel()
+
+
+async def _merged(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, list[Output]], None]:
+    """The steps of all streams as they come, each with its stream's position."""
+    if len(streams) == 1:  # the usual case needs no queue
+        async for outputs in streams[0]:
+            yield 0, outputs
+        return
+    queue: asyncio.Queue[tuple[int, list[Output]] | Exception | None] = asyncio.Queue()
+
+    async def pump(position: int, stream: Stream) -> None:
+        try:
+            async for outputs in stream:
+                queue.put_nowait((position, outputs))
+            queue.put_nowait(None)
+        except Exception as error:  # whatever it is, it is raised again where the steps are read
+            queue.put_nowait(error)
+
+    tasks = [asyncio.create_task(pump(position, stream)) for position, stream in enumerate(streams)]
+    try:
+        left = len(tasks)
+        while left:
+            item = await queue.get()
+            if item is None:
+                left -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

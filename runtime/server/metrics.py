@@ -1,0 +1,96 @@
+"""What the server counts, in the Prometheus format. Knows nothing of HTTP routes or of the engine's inside.
+
+The engine's own counters come from its `Stats` at the time of a scrape; they begin again at zero when it restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ...types import EngineState, Stats
+
+LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2)
+
+GAUGES = (
+    ("requests_running", "running", "Requests that hold pages and are being computed."),
+    ("requests_waiting", "waiting", "Requests in the queue."),
+)
+COUNTERS = (
+    ("prompt_tokens", "prompt_tokens", "Prompt tokens of admitted requests."),
+    ("cached_tokens", "cached_tokens", "Prompt tokens that came from the prefix cache."),
+    ("computed_tokens", "computed_tokens", "Tokens that went through the model."),
+    ("generation_tokens", "generated_tokens", "Tokens generated."),
+    ("requests", "requests", "Requests that reached the engine."),
+    ("requests_finished", "finished", "Requests that ended by themselves."),
+    ("requests_cancelled", "cancelled", "Requests that were cancelled."),
+    ("requests_rejected", "rejected", "Requests that the engine refused."),
+    ("preemptions", "preemptions", "Times that a running request gave up its pages."),
+    ("evicted_pages", "evicted_pages", "Pages evicted from the prefix cache."),
+    ("steps", "steps", "Steps of the engine."),
+)
+STEP_PARTS = ("step", "forward", "schedule", "sample", "mask")
+STATES: tuple[EngineState, ...] = ("starting", "ready", "restarting", "draining", "failed")
+
+
+class Metrics:
+    """One registry. The histograms are filled by the routes, the engine's figures by `render`."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.ttft = self._histogram("time_to_first_token_seconds", "From arrival to the first token.", LATENCY)
+        self.tpot = self._histogram("time_per_output_token_seconds", "Between tokens after the first.", PER_TOKEN)
+        self.e2e = self._histogram("e2e_request_latency_seconds", "From arrival to the last token.", LATENCY)
+        self.http = Counter(
+            "bosquet_http_requests", "HTTP requests.", ("route", "method", "status"), registry=self.registry
+        )
+        self.disconnects = Counter(
+            "bosquet_client_disconnects", "Requests whose client left early.", registry=self.registry
+        )
+        self._engine = _EngineCollector()
+        self.registry.register(self._engine)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"bosquet_{name}", text, buckets=buckets, registry=self.registry)
+
+    def render(self, state: EngineState, stats: Stats | None) -> bytes:
+        """The text of a scrape; `stats` is None when the engine did not answer."""
+        self._engine.state, self._engine.stats = state, stats
+        return generate_latest(self.registry)
+
+
+class _EngineCollector(Collector):
+    """The engine's last figures."""
+
+    def __init__(self) -> None:
+        self.state: EngineState = "starting"
+        self.stats: Stats | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        state = GaugeMetricFamily("bosquet_engine_state", "1 for the state that the engine is in.", labels=["state"])
+        for name in STATES:
+            state.add_metric([name], float(name == self.state))
+        yield state
+        if self.stats is not None:
+            yield from _stats_metrics(self.stats)
+
+
+def _stats_metrics(stats: Stats) -> Iterator[Metric]:
+    for name, attribute, text in GAUGES:
+        yield GaugeMetricFamily(f"bosquet_{name}", text, value=getattr(stats, attribute))
+    for name, attribute, text in COUNTERS:
+        yield CounterMetricFamily(f"bosquet_{name}", text, value=getattr(stats, attribute))
+    yield GaugeMetricFamily("bosquet_incarnation", "How often the engine has been started.", value=stats.incarnation)
+    pages = GaugeMetricFamily("bosquet_pages", "Pages of the key-value cache by owner.", labels=["state"])
+    for owner, count in (("free", stats.pages_free), ("cached", stats.pages_cached), ("running", stats.pages_running)):
+        pages.add_metric([owner], count)
+    yield pages
+    yield GaugeMetricFamily("bosquet_pages_capacity", "Pages of the key-value cache in all.", value=stats.pages_total)
+    seconds = CounterMetricFamily("bosquet_engine_seconds", "Time spent in the engine's steps.", labels=["part"])
+    for part in STEP_PARTS:
+        seconds.add_metric([part], getattr(stats, f"{part}_seconds"))
+    yield seconds

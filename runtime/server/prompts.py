@@ -1,0 +1,157 @@
+"""From messages, texts or ids to token ids that fit the model. Long work goes to a thread, off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from ...errors import InvalidParameter, PromptTooLong, TemplateFailed, UnknownModel
+from ...types import Segment
+from .schemas import CompletionRequest, Message
+from .services import Services, Text
+
+T = TypeVar("T")
+
+INLINE_CHARACTERS = 8_000
+"""Up to so much text is encoded on the event loop (about a millisecond); more would hold up other streams."""
+
+RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_message")
+
+
+class Prompt(NamedTuple):
+    """`text` is what `echo` sends back when the prompt was given as text; None when it was given as ids."""
+
+    ids: list[int]
+    text: str | None
+
+
+class Turn(NamedTuple):
+    """How the conversation goes on after the last message."""
+
+    add_generation_prompt: bool
+    continue_final_message: bool
+
+
+def check_model(services: Services, text: Text, name: str | None) -> str:
+    """The name that the answer carries. Raises UnknownModel."""
+    served = services.model_name(text)
+    if name is None or name in (served, text.info.name):
+        return served
+    raise UnknownModel(f"model: there is no model {name[:128]!r} here, only {served!r}", "model")
+
+
+def turn(messages: Sequence[Message], add: bool | None, go_on: bool | None) -> Turn:
+    """Defaults of the two switches, and their contradictions."""
+    if go_on and add:
+        field = "continue_final_message"
+        raise InvalidParameter(f"{field}: not together with add_generation_prompt", field)
+    if go_on and (messages[-1].role != "assistant" or messages[-1].content is None):
+        field = f"messages[{len(messages) - 1}].role"
+        raise InvalidParameter(f"{field}: continue_final_message needs a last message from the assistant", field)
+    return Turn(add_generation_prompt=not go_on if add is None else add, continue_final_message=bool(go_on))
+
+
+def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as templates expect them: content is one text, `developer` is `system`, absent fields are absent."""
+    plain = []
+    for message in messages:
+        content = message.content
+        if isinstance(content, list):
+            content = "\n".join(part.text for part in content)
+        if content is None:
+            content = message.refusal or ""
+        entry: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
+        for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
+            value = getattr(message, name)
+            if value is not None:
+                entry[name] = value
+        plain.append(entry)
+    return plain
+
+
+async def render(
+    text: Text, messages: Sequence[Message], how: Turn, extra: dict[str, Any] | None
+) -> tuple[list[Segment], list[int]]:
+    """The rendered conversation and its ids. Raises TemplateFailed and InvalidParameter."""
+    for name in RESERVED:
+        if extra and name in extra:
+            field = f"chat_template_kwargs.{name}"
+            raise InvalidParameter(f"{field}: this variable is set from the request itself", field)
+    plain = plain_messages(messages)
+
+    def work() -> tuple[list[Segment], list[int]]:
+        try:
+            segments = text.template.render(
+                plain,
+                add_generation_prompt=how.add_generation_prompt,
+                continue_final_message=how.continue_final_message,
+                tools=None,
+                extra=extra,
+            )
+        except TemplateFailed as error:
+            raise TemplateFailed(str(error), error.field or "messages") from error
+        return segments, text.tokenizer.encode_segments(segments, bos=False)
+
+    return await _off_loop(sum(len(entry["content"]) for entry in plain), work)
+
+
+async def encode(text: Text, segments: Sequence[Segment], *, bos: bool, load: int = 0) -> list[int]:
+    """Token ids of raw text, with the model's start token if `bos` and the model has the habit. `load` counts the
+    characters of the whole request, where this is only a part of it."""
+    size = sum(len(segment.text) for segment in segments)
+    start = bos and text.tokenizer.add_bos
+    return await _off_loop(max(size, load), lambda: text.tokenizer.encode_segments(segments, bos=start))
+
+
+async def completion_prompts(text: Text, body: CompletionRequest) -> list[Prompt]:
+    """One Prompt for each that the body holds. Raises InvalidParameter and PromptTooLong."""
+    given = body.prompt
+    several: Sequence[str | list[int]]
+    if isinstance(given, str):
+        several = [given]
+    elif isinstance(given[0], int):
+        several = [[token for token in given if isinstance(token, int)]]
+    else:
+        several = [entry for entry in given if not isinstance(entry, int)]
+    prompts = []
+    load = sum(len(entry) for entry in several if isinstance(entry, str))
+    for index, entry in enumerate(several):
+        field = f"prompt[{index}]" if len(several) > 1 else "prompt"
+        if isinstance(entry, str):
+            segment = Segment(entry, body.parse_special is not False)
+            ids = await encode(text, [segment], bos=body.add_special_tokens is not False, load=load)
+            prompts.append(Prompt(ids, entry))
+        else:
+            ids = entry
+            check_ids(ids, text, field)
+            prompts.append(Prompt(ids, None))
+        if not ids:
+            raise InvalidParameter(f"{field}: the prompt has no token to go on from", field)
+        room_after(text, len(ids), field, scoring=body.max_tokens == 0)
+    return prompts
+
+
+def check_ids(ids: Sequence[int], text: Text, field: str) -> None:
+    """Every id is below the vocabulary's size."""
+    if ids and max(ids) >= text.info.vocab_size:
+        index = next(i for i, token in enumerate(ids) if token >= text.info.vocab_size)
+        path = f"{field}[{index}]"
+        raise InvalidParameter(f"{path}: {ids[index]} is no token id below {text.info.vocab_size}", path)
+
+
+def room_after(text: Text, length: int, field: str, scoring: bool = False) -> int:
+    """How many tokens still fit after a prompt of `length`; there must be room for one, unless it is only scored."""
+    room = text.info.context_length - length
+    if room < (0 if scoring else 1):
+        raise PromptTooLong(
+            f"{field}: the model's context holds {text.info.context_length} tokens, and the prompt alone has {length}",
+            field,
+        )
+    return room
+
+
+async def _off_loop(size: int, work: Callable[[], T]) -> T:
+    if size <= INLINE_CHARACTERS:
+        return work()
+    return await asyncio.to_thread(work)

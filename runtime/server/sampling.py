@@ -1,0 +1,126 @@
+"""From a request body to SamplingParams and GrammarSpec: defaults, and the checks that need the model."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from ...errors import InvalidParameter, NotPermitted
+from ...types import GrammarSpec, ModelInfo, SamplingParams
+from .keys import Caller
+from .schemas import GenerationBody, ResponseFormat
+
+
+class Wanted(NamedTuple):
+    """What differs between the protocols: token limit, and log-probabilities."""
+
+    max_tokens: int | None
+    logprobs: int | None
+    prompt_logprobs: int | None = None
+    prompt_logprobs_from: int = 1
+
+
+class Constraint(NamedTuple):
+    """A grammar and the field that it came from."""
+
+    spec: GrammarSpec
+    field: str
+
+
+def sampling_params(body: GenerationBody, wanted: Wanted, room: int, info: ModelInfo) -> SamplingParams:
+    """`room`: tokens that still fit the context; a larger max_tokens is clamped to it. Raises InvalidParameter."""
+    min_tokens = body.min_tokens or 0
+    if wanted.max_tokens is not None and min_tokens > wanted.max_tokens:
+        raise InvalidParameter("min_tokens: must not be larger than max_tokens", "min_tokens")
+    max_tokens = room if wanted.max_tokens is None else min(wanted.max_tokens, room)
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    for index, token in enumerate(body.stop_token_ids or ()):
+        if token >= info.vocab_size:
+            raise InvalidParameter(
+                f"stop_token_ids[{index}]: the vocabulary has {info.vocab_size} tokens", f"stop_token_ids[{index}]"
+            )
+    return SamplingParams(
+        temperature=_or(body.temperature, 1.0),
+        top_k=max(0, body.top_k or 0),
+        top_p=_or(body.top_p, 1.0),
+        min_p=_or(body.min_p, 0.0),
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        logit_bias=_logit_bias(body.logit_bias, info.vocab_size),
+        seed=None if body.seed is None else body.seed % 2**63,
+        stop=tuple(dict.fromkeys(text.encode() for text in stop)),
+        stop_token_ids=tuple(dict.fromkeys(body.stop_token_ids or ())),
+        min_tokens=min(min_tokens, max_tokens),
+        max_tokens=max_tokens,
+        ignore_eos=bool(body.ignore_eos),
+        n=body.n or 1,
+        logprobs=wanted.logprobs,
+        prompt_logprobs=wanted.prompt_logprobs,
+        prompt_logprobs_from=wanted.prompt_logprobs_from,
+    )
+
+
+def constraint(body: GenerationBody) -> Constraint | None:
+    """What the output is held to, or None. Raises InvalidParameter when two fields ask for it."""
+    found: list[Constraint] = []
+    if body.response_format is not None:
+        spec = _response_format(body.response_format)
+        if spec is not None:
+            found.append(spec)
+    if body.regex is not None:
+        found.append(Constraint(GrammarSpec("regex", body.regex), "regex"))
+    if body.choice is not None:
+        choices = list(dict.fromkeys(body.choice))
+        found.append(Constraint(GrammarSpec("choice", msgspec.json.encode(choices).decode()), "choice"))
+    if body.grammar is not None:
+        found.append(Constraint(GrammarSpec("ebnf", body.grammar), "grammar"))
+    if len(found) > 1:
+        field = found[1].field.partition(".")[0]
+        raise InvalidParameter(f"{field}: only one of response_format, regex, choice and grammar may be given", field)
+    return found[0] if found else None
+
+
+def check_stream_options(body: GenerationBody) -> None:
+    """Options of a stream make no sense without one."""
+    if body.stream_options is not None and not body.stream:
+        raise InvalidParameter("stream_options: only with stream", "stream_options")
+
+
+def check_priority(body: GenerationBody, caller: Caller) -> int:
+    """Only an operator may put a request before those of others; anybody may put it behind."""
+    priority = body.priority or 0
+    if priority > 0 and caller.role != "operator":
+        raise NotPermitted("priority: above 0 needs a key with the role 'operator'", "priority")
+    return priority
+
+
+def _response_format(form: ResponseFormat) -> Constraint | None:
+    if form.type == "text":
+        return None
+    if form.type == "json_object":
+        if form.schema_ is None:
+            return Constraint(GrammarSpec("json_object"), "response_format")
+        return Constraint(GrammarSpec("json_schema", msgspec.json.encode(form.schema_).decode()), "response_format.schema")
+    field = "response_format.json_schema"
+    if form.json_schema is None:
+        raise InvalidParameter(f"{field}: this field is required", field)
+    field += ".schema"
+    if form.json_schema.schema_ is None:
+        raise InvalidParameter(f"{field}: this field is required", field)
+    value = msgspec.json.encode(form.json_schema.schema_).decode()
+    return Constraint(GrammarSpec("json_schema", value, strict=bool(form.json_schema.strict)), field)
+
+
+def _logit_bias(given: dict[str, float] | None, vocab_size: int) -> dict[int, float]:
+    bias: dict[int, float] = {}
+    for key, value in (given or {}).items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < vocab_size):
+            raise InvalidParameter(f"logit_bias: {key[:32]!r} is no token id below {vocab_size}", "logit_bias")
+        bias[int(key)] = value
+    return bias
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -1,0 +1,116 @@
+"""What the routes share: the engine, the model's text side, settings, keys, metrics and the server's own state.
+
+The text side (tokenizer, chat template, model facts) is known only once the engine has said what it loaded, so it is
+installed later; until then whoever asks gets `Unavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from ...errors import Unavailable
+from ...types import FinishReason, ModelInfo, Segment, StopMatch
+from ..engine_api import EngineApi
+from .config import ServerConfig
+from .keys import Keyring
+from .metrics import Metrics
+
+
+class Tokenizer(Protocol):
+    """What the server needs of a tokenizer."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def add_bos(self) -> bool: ...
+
+    @property
+    def special_ids(self) -> Set[int]: ...
+
+    def encode_segments(self, segments: Sequence[Segment], *, bos: bool = False) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+
+class ChatTemplate(Protocol):
+    """What the server needs of a chat template."""
+
+    def render(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        tools: Sequence[dict[str, Any]] | None,
+        extra: dict[str, Any] | None,
+    ) -> list[Segment]: ...
+
+
+class TextStream(Protocol):
+    """Turns one choice's tokens into text, holding back what may still change."""
+
+    def push(self, tokens: Sequence[int], finish: FinishReason | None, stop: StopMatch | None) -> str: ...
+
+
+class Text(NamedTuple):
+    """The text side of a loaded model. `stream(stop)` makes a fresh TextStream."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    info: ModelInfo
+    stream: Callable[[Sequence[bytes]], TextStream]
+
+
+class TextServices:
+    """Holds the text side once it is known."""
+
+    def __init__(self, text: Text | None = None) -> None:
+        self._text = text
+
+    @property
+    def ready(self) -> bool:
+        return self._text is not None
+
+    def install(self, text: Text) -> None:
+        """Make the model's text side available to the routes."""
+        self._text = text
+
+    def get(self) -> Text:
+        """Raises Unavailable before `install`."""
+        if self._text is None:
+            raise Unavailable("the model is being loaded")
+        return self._text
+
+
+class Lifecycle:
+    """Counts the requests in flight, and remembers that the server is draining. Lives on the event loop."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.draining = False
+
+    def enter(self) -> None:
+        self.in_flight += 1
+
+    def leave(self) -> None:
+        self.in_flight -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a route may use."""
+
+    engine: EngineApi
+    text: TextServices
+    config: ServerConfig
+    keys: Keyring
+    metrics: Metrics
+    lifecycle: Lifecycle
+
+    def model_name(self, text: Text) -> str:
+        return self.config.served_model_name or text.info.name

@@ -1,0 +1,58 @@
+"""The bounded queue of sequences that wait for room, and the order in which they get it.
+
+Order: priority, raised by one for every `ageing_s` waited, so that nobody starves; then the longest cached prefix; then
+arrival. Knows the prefix cache; nothing of plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ..radix_cache.tree import RadixCache
+from .sequence import Sequence
+
+MATCHED_AT_MOST = 64
+"""Sequences at the head whose cached prefix is looked up; the rest keep their order of arrival."""
+
+
+class WaitingQueue:
+    """Sequences in no particular order; `in_order` sorts when there is room for some of them."""
+
+    def __init__(self, cache: RadixCache, ageing_s: float, clock: Callable[[], float]) -> None:
+        self._cache = cache
+        self._ageing_s = ageing_s
+        self._clock = clock
+        self._items: dict[int, Sequence] = {}
+        self._cached: dict[int, tuple[int, int]] = {}  # order → (tree version, cached tokens)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._items.values())
+
+    def add(self, sequence: Sequence) -> None:
+        self._items[sequence.order] = sequence
+
+    def remove(self, sequence: Sequence) -> None:
+        self._items.pop(sequence.order, None)
+        self._cached.pop(sequence.order, None)
+
+    def in_order(self) -> list[Sequence]:
+        now = self._clock()
+        items = sorted(self._items.values(), key=lambda s: (-self._rank(s, now), s.order))
+        head = items[:MATCHED_AT_MOST]
+        head.sort(key=lambda s: (-self._rank(s, now), -self._cached_tokens(s), s.order))
+        return head + items[MATCHED_AT_MOST:]
+
+    def _rank(self, sequence: Sequence, now: float) -> int:
+        return sequence.request.priority + int((now - sequence.arrival) / self._ageing_s)
+
+    def _cached_tokens(self, sequence: Sequence) -> int:
+        if not sequence.request.reuse:
+            return 0
+        version, length = self._cached.get(sequence.order, (-1, 0))
+        if version != self._cache.version:
+            length = self._cache.match(sequence.namespace, sequence.key, sequence.match_limit).length
+            self._cached[sequence.order] = (self._cache.version, length)
+        return length

@@ -1,0 +1,70 @@
+"""The messages between an engine process and those who use it: MessagePack, one tagged union each way."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from ..types import ModelInfo, Output, Request, Stats
+
+
+class Join(Struct, tag=True):
+    """A client is there; the engine answers `Hello` once it is ready."""
+
+
+class Submit(Struct, tag=True):
+    request: Request
+
+
+class Cancel(Struct, tag=True):
+    request: str
+
+
+class AskStats(Struct, tag=True):
+    token: int
+
+
+class Hello(Struct, tag=True):
+    """The engine is ready. `incarnation` tells a restarted engine from the one before."""
+
+    incarnation: int
+    info: ModelInfo
+
+
+class Accepted(Struct, tag=True):
+    request: str
+
+
+class Rejected(Struct, tag=True):
+    """`code` is that of an error class, see errors.py."""
+
+    request: str
+    code: str
+    message: str
+    field: str | None = None
+
+
+class Outputs(Struct, tag=True):
+    """What one step produced for one client."""
+
+    incarnation: int
+    outputs: list[Output]
+
+
+class StatsReply(Struct, tag=True):
+    token: int
+    stats: Stats
+
+
+class Failed(Struct, tag=True):
+    """The engine cannot start; one line why."""
+
+    message: str
+
+
+ToEngine = Join | Submit | Cancel | AskStats
+FromEngine = Hello | Accepted | Rejected | Outputs | StatsReply | Failed
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
