@@ -1,5 +1,280 @@
-"""Command line."""
+"""The command line. Options are generated from the settings' dataclasses; heavy modules are imported by the command
+that needs them, so that `bosquet version` answers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import importlib.util
+import inspect
+import json
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from . import __version__
+from .errors import BosquetError, ConfigError, ModelLoadError
+from .runtime.server.config import ServerConfig
+from .runtime.settings import EngineConfig
+
+app = typer.Typer(
+    help="Bosquet runs agent programs on language models: prefix reuse, structured output, short latencies.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def with_knobs(*configs: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Turn the fields of settings classes into options. The command gets one object of each class, after its own
+    parameters. Knobs that are not basic are hidden unless `--help-all` asks for them."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[: -len(configs)]
+        options = [_option(field, config) for config in configs for field in dataclasses.fields(config)]
+        options = [o for o in options if o.name not in {p.name for p in own}]
+
+        def wrapper(**given: Any) -> None:
+            mine = {p.name: given[p.name] for p in own}
+            objects = []
+            for config in configs:
+                names = {field.name for field in dataclasses.fields(config)}
+                values = {name: value for name, value in given.items() if name in names}
+                objects.append(config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}))
+            command(
+                **mine, **dict(zip(list(inspect.signature(command).parameters)[-len(configs) :], objects, strict=True))
+            )
+
+        wrapper.__name__ = command.__name__
+        wrapper.__doc__ = command.__doc__
+        wrapper.__signature__ = inspect.Signature(own + options)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in own + options}
+        return wrapper
+
+    return decorate
+
+
+def _option(field: dataclasses.Field[Any], config: type) -> inspect.Parameter:
+    kind = typing.get_type_hints(config)[field.name]
+    if typing.get_origin(kind) is tuple:
+        kind = list[str]
+    default = list(field.default) if isinstance(field.default, tuple) else field.default
+    option = typer.Option(help=escape(field.metadata["help"]), hidden=not field.metadata["basic"])
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+
+
+def _show_all_help(context: typer.Context, asked: bool) -> None:
+    """All options as plain text: in boxes, long names would be cut short."""
+    if not asked:
+        return
+    command: Any = context.command
+    for parameter in command.params:
+        parameter.hidden = False
+    command.rich_markup_mode = None
+    command.help = command.help.replace("[dim]", "").replace("[/dim]", "")
+    typer.echo(context.get_help())
+    raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option("--help-all", callback=_show_all_help, is_eager=True, help="Show every option, not only the usual."),
+]
+Model = Annotated[str, typer.Argument(help="'embedded', a folder, a .gguf file or a Hugging Face id")]
+Url = Annotated[str, typer.Option(help="Use this running server instead of starting an engine.")]
+
+
+@app.command()
+@with_knobs(EngineConfig, ServerConfig)
+def serve(model: Model = "embedded", help_all: HelpAll = False, *, engine: EngineConfig, server: ServerConfig) -> None:
+    """Serve a model over the OpenAI protocol.
+
+    \b
+    [dim]bosquet serve                      the embedded model at http://127.0.0.1:8000
+    bosquet serve ./my-model --port 9000
+    bosquet serve Qwen/Qwen3-0.6B --keys-file keys.json --host 0.0.0.0[/dim]
+    """
+    from .runtime.serving import serve as run
+
+    where = ""
+
+    def listening(url: str) -> None:
+        nonlocal where
+        where = url
+        typer.echo(f"bosquet {__version__}: loading {model}", err=True)
+
+    def ready(info: Any) -> None:
+        body = json.dumps({"model": info.name, "messages": [{"role": "user", "content": "Name three trees."}]})
+        typer.echo(
+            f"\n  {info.name} ({info.dtype}, {info.kernels} kernels, {info.pages * 16:,} tokens of cache)\n"
+            f"  serving at  {where}\n  docs at     {where}/docs\n\n  try:\n"
+            f"  curl {where}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n",
+            err=True,
+        )
+
+    run(dataclasses.replace(engine, model=model), server, listening, ready)
+
+
+@app.command()
+def chat(
+    model: Model = "embedded",
+    url: Url = "",
+    system: Annotated[str, typer.Option(help="System prompt.")] = "",
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 512,
+    temperature: Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token.")] = 0.7,
+) -> None:
+    """Talk to a model in the terminal. Ctrl-C stops an answer, /reset starts over, /quit or Ctrl-D ends.
+
+    \b
+    [dim]bosquet chat                       with the embedded model
+    bosquet chat Qwen/Qwen3-0.6B --system "You answer in one sentence."
+    bosquet chat --url http://127.0.0.1:8000[/dim]
+    """
+    from .lang.loop import submit
+    from .runtime.terminal_chat import converse
+
+    with _backend(model, url) as backend:
+        converse(backend, system=system, max_tokens=max_tokens, temperature=temperature, run=submit)
+
+
+@app.command()
+def run(
+    target: Annotated[str, typer.Argument(help="FILE:PROGRAM, such as examples/quickstart.py:tell")],
+    arg: Annotated[list[str], typer.Option("--arg", "-a", help="An argument of the program: name=value")] = [],  # noqa: B006
+    model: Annotated[str, typer.Option(help="'embedded', a folder, a .gguf file or a Hugging Face id")] = "embedded",
+    url: Url = "",
+) -> None:
+    """Run a program of the DSL and print its text and variables.
+
+    A value that is JSON is taken as such, anything else as text.
+
+    \b
+    [dim]bosquet run examples/quickstart.py:tell -a topic=tea -a words=30
+    bosquet run agent.py:main --url http://127.0.0.1:8000[/dim]
+    """
+    from rich.console import Console
+
+    program = _program(target)
+    arguments = dict(_argument(text) for text in arg)
+    with _backend(model, url) as backend:
+        result = program.run(**arguments, backend=backend)
+    console = Console()
+    console.print(result.text, markup=False, highlight=False)
+    for name, value in result.variables.items():
+        console.print(f"[bold]{name}[/bold] =", repr(value), markup=True, highlight=False)
+
+
+@app.command()
+def bench(
+    workload: Annotated[
+        list[str], typer.Option("--workload", "-w", help="single, prefill, streams, agents, json")
+    ] = [],  # noqa: B006
+    url: Annotated[str, typer.Option(help="A running server; empty: start one on the embedded model.")] = "",
+    against: Annotated[list[str], typer.Option(help="NAME=URL of another server, measured in turn.")] = [],  # noqa: B006
+    rounds: Annotated[int, typer.Option(min=1, help="How often each workload is run; medians are printed.")] = 1,
+    out: Annotated[str, typer.Option(help="Write the results as JSON to this file.")] = "",
+    profile: Annotated[bool, typer.Option(help="Show where a step's time goes, too.")] = False,
+) -> None:
+    """Measure a server: tokens per second, time to first token, time per token, valid JSON per second.
+
+    Without --url it starts a server of its own on the embedded model, and ends it.
+
+    \b
+    [dim]bosquet bench -w single -w streams --profile
+    bosquet bench --against vllm=http://127.0.0.1:8100 --rounds 3 --out bench.json[/dim]
+    """
+    from .runtime.bench.command import measure
+
+    measure(workload, url=url, against=against, rounds=rounds, out=out, profile=profile)
+
+
+@app.command()
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Argument(help="A folder that does not exist yet, or is empty")],
+) -> None:
+    """Write a model as a safetensors folder in bfloat16 that other engines read.
+
+    \b
+    [dim]bosquet export embedded ./smollm2-bf16[/dim]
+    """
+    from .runtime.models.export import export as write
+    from .runtime.progress import loading_bar
+
+    with loading_bar() as progress:
+        write(model, out, progress)
+    typer.echo(f"wrote {out}")
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine has, what Bosquet makes of it, and what is missing."""
+    from .runtime.doctor import report
+
+    raise typer.Exit(report())
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"bosquet {__version__}")
+
+
+def _backend(model: str, url: str) -> Any:
+    """A context manager around a back end: a server's, or an engine started on the spot."""
+    from . import Engine, connect
+
+    return connect(url) if url else Engine(model)
+
+
+def _program(target: str) -> Any:
+    path, _, name = target.rpartition(":")
+    if not path or not Path(path).is_file():
+        raise ConfigError(f"{target}: expected FILE:PROGRAM, with an existing file")
+    program = getattr(_load(Path(path)), name, None)
+    if not hasattr(program, "run"):
+        raise ConfigError(f"{path} has no program named {name}; decorate it with @bosquet.program")
+    return program
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--arg {text}: expected name=value")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def main() -> None:
-    raise SystemExit("not yet")
+    """Entry of the console command. What the user can mend is one line and exit code 2, never a traceback."""
+    try:
+        app()
+    except (ModelLoadError, ConfigError) as error:
+        typer.echo(f"bosquet: {error}", err=True)
+        sys.exit(2)
+    except BosquetError as error:
+        typer.echo(f"bosquet: {error}", err=True)
+        sys.exit(1)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit(130)

@@ -16,6 +16,7 @@
     ├── DeadlineExceeded           the request's time is over
     ├── ModelLoadError             a model cannot be loaded; one line, exit code 2
     ├── ConfigError                settings that contradict each other; one line, exit code 2
+    ├── OutOfPages                 the page pool cannot give that many pages now; never leaves the engine
     ├── CacheCorrupt               an integrity check failed: our bug
     ├── Unsupported                a back end lacks a named capability
     └── ProgramError               a call of a program failed; carries program, step and cause
@@ -110,6 +111,12 @@ class ModelLoadError(BosquetError):
 
 class ConfigError(BosquetError):
     code = "config_error"
+
+
+class OutOfPages(BosquetError):
+    """The pool has fewer free pages than were asked for. The scheduler evicts, waits or preempts."""
+
+    code = "out_of_pages"
 
 
 class CacheCorrupt(BosquetError):

@@ -7,7 +7,8 @@ that one definition is the Python object and its MessagePack form.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypedDict
 
 from msgspec import Struct, field
 
@@ -25,6 +26,13 @@ class Segment(NamedTuple):
 
     text: str
     control: bool
+
+
+class Message(TypedDict):
+    """One turn of a conversation."""
+
+    role: str
+    content: str
 
 
 class Origin(Struct, frozen=True, omit_defaults=True):
@@ -115,6 +123,36 @@ class Output(Struct, array_like=True):
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache (the same in each output)
     prompt_logprobs: list[TokenLogprob] | None = None  # once, before or with the first token of choice 0
     error: tuple[str, str] | None = None  # (code, message) when finish is "error" or "abort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One generation that a program asks of a back end. `ids` is the whole prompt for a back end that carries tokens,
+    `messages` for one that carries messages; when the last message is the assistant's, it is to be continued."""
+
+    sampling: SamplingParams
+    origin: Origin
+    grammar: GrammarSpec | None = None
+    ids: Sequence[int] = ()
+    messages: Sequence[Message] = ()
+
+
+class Chunk(NamedTuple):
+    """What a generation has produced since the chunk before.
+
+    `ids` are all generated tokens, those of a stop string or an end token included; `text` leaves both out. `stop`
+    says, with `finish == "stop"`, what ended it: the stop string, or the id of the end token (then the last of `ids`).
+    `prompt_tokens`, `completion_tokens` and `cached_tokens` count; a chunk that does not know them says None.
+    """
+
+    text: str = ""
+    ids: Sequence[int] = ()
+    finish: FinishReason | None = None
+    stop: str | int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    logprobs: Sequence[TokenLogprob] | None = None
 
 
 class ModelInfo(Struct, kw_only=True):

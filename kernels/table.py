@@ -2,8 +2,8 @@
 
 Knows nothing of requests, models or the cache's tree: page numbers, slots and tensors only.
 
-Names of sizes used below: T tokens in the pass, D model width, H query heads, K key-value heads, d head size, V width of
-the output head, P pages of the pool, S = 16 slots a page, R rows. Slot s of page p has the number 16·p + s.
+Names of sizes used below: T tokens in the pass, D model width, H query heads, K key-value heads, d head size, V width
+of the output head, P pages of the pool, S = 16 slots a page, R rows. Slot s of page p has the number 16·p + s.
 """
 
 from __future__ import annotations

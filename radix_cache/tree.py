@@ -255,7 +255,6 @@ class RadixCache:
         upper = Node(node.namespace, node.parent, node.start, node.run[:cut], node.pages[:at])
         upper.locks = node.locks
         upper.hits = node.hits
-        upper.last_access = node.last_access
         assert node.parent is not None
         node.parent.children.replace(upper)
         node.parent = upper
@@ -277,7 +276,6 @@ class RadixCache:
             node.run += run
             node.pages += pages
         else:
-            self._candidates.withdraw(base)
             node = Node(base.namespace, base, base.end, run, pages)
             base.children.add(node)
         if not node.locks:

@@ -241,8 +241,10 @@ class EngineClient:
         """Tell everyone who waits for this engine that it is gone."""
         for stream in self._streams.values():
             stream.fail(error)
-        for future in (*self._accepting.values(), *self._stats.values()):
-            _fail(future, error)
+        for accepted in self._accepting.values():
+            _fail(accepted, error)
+        for reply in self._stats.values():
+            _fail(reply, error)
         self._streams.clear()
 
     async def _send(self, message: wire.ToEngine) -> None:

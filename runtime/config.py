@@ -1,7 +1,7 @@
 """How a setting is declared: a dataclass field that carries its own help text.
 
-Each room keeps its settings in a frozen dataclass beside their owner; the command line is generated from them. This file
-knows none of the settings.
+Each room keeps its settings in a frozen dataclass beside their owner; the command line is generated from them. This
+file knows none of the settings.
 """
 
 from __future__ import annotations

@@ -103,8 +103,9 @@ def kept_ranks(weights: Tensor, filters: Filters, total: Tensor) -> Tensor:
     """How many ranks survive top-k, then top-p, then min-p: [R].
 
     `weights` [R, n] float64 are exponentials of scaled logits in rank order, the first being 1; `total` [R] is their
-    sum after top-k. top-p keeps a rank while the mass before it is below top_p · total, so the rank that crosses the line
-    stays; min-p keeps weights of at least min_p times the first. The first rank always stays, one of weight 0 never.
+    sum after top-k. top-p keeps a rank while the mass before it is below top_p · total, so the rank that crosses the
+    line stays; min-p keeps weights of at least min_p times the first. The first rank always stays, one of weight 0
+    never.
     """
     n = weights.shape[1]
     rank = torch.arange(n, device=weights.device)
@@ -167,16 +168,16 @@ def draw_sorted(scaled: Tensor, filters: Filters, u: Tensor) -> Tensor:
 
 
 def draw_wide(scaled: npt.NDArray[np.float32], top_k: int, top_p: float, min_p: float, u: float) -> int:
-    """`draw_sorted` of one row [V] on a CPU, at about a twentieth of the cost: a floor under everything that can be kept
-    is found without sorting, and only what lies above it is ranked."""
-    weights = np.exp(scaled, dtype=np.float64)
+    """`draw_sorted` of one row [V] on a CPU, at about a twentieth of the cost: a floor under everything that can be
+    kept is found without sorting, and only what lies above it is ranked."""
+    rough = np.exp(scaled)
     floor = np.float32(-np.inf)
-    total = float(weights.sum())
+    total = float(rough.sum(dtype=np.float64))
     if top_k < len(scaled):
         floor = np.partition(scaled, len(scaled) - top_k)[len(scaled) - top_k]
     elif top_p < 1:
         bins = np.minimum(scaled * np.float32(-_BINS_PER_UNIT), np.float32(_BINS - 1)).astype(np.int64)
-        mass = np.bincount(bins, weights, _BINS).cumsum()
+        mass = np.bincount(bins, rough, _BINS).cumsum()
         # One bin further than the mass asks for, so that rounding at the edge of a bin cannot matter.
         edge = int(np.searchsorted(mass, top_p * total)) + 2
         if edge < _BINS:
@@ -193,7 +194,7 @@ def draw_wide(scaled: npt.NDArray[np.float32], top_k: int, top_p: float, min_p: 
     tied = values == cut
     keep = (values > cut) | (tied & (tied.cumsum() <= count - int((values > cut).sum())))
     ids = ids[keep]
-    steps = weights[ids].cumsum()
+    steps = np.exp(scaled[ids], dtype=np.float64).cumsum()
     at = int(np.searchsorted(steps, u * steps[-1], side="right"))
     return int(ids[min(at, len(ids) - 1)])
 

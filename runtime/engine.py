@@ -1,6 +1,7 @@
 """One model, one cache, one loop: `plan = next(); handle = submit(plan); outputs = commit(handle)`.
 
-Takes requests that have been checked and whose grammar is compiled; gives outputs. Knows nothing of sockets, text or HTTP.
+Takes requests that have been checked and whose grammar is compiled; gives outputs. Knows nothing of sockets, text or
+HTTP.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Bounds:
 
 
 class Engine:
-    """`lag` 0 commits each pass before the next is planned; `lag` 1 plans one ahead, for devices that run on their own."""
+    """`lag` 0 commits each pass before the next is planned; 1 plans one ahead, for devices that run on their own."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Engine:
         self._live: dict[str, list[Sequence]] = {}
         self._deadlines: list[tuple[float, str]] = []
         self._arrivals = 0
-        self._masks = np.zeros((limits.rows, -(-bounds.vocab_size // 32)), np.int32)
+        self._masks = list(np.zeros((limits.rows, -(-bounds.vocab_size // 32)), np.int32))
         self._stats = Stats()
 
     # ---- requests --------------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ class Engine:
         self._stats.prompt_tokens += len(request.ids)
 
     def cancel(self, request_id: str) -> None:
-        """Stop a request wherever it is; its pages are free before the next pass is planned. Unknown ids are ignored."""
+        """Stop a request wherever it is; its pages are free before the next pass. Unknown ids are ignored."""
         if self._stop(request_id, "abort"):
             self._stats.cancelled += 1
 
@@ -126,10 +127,11 @@ class Engine:
             self._deadlines.clear()
         while self._deadlines and self._deadlines[0][0] <= self._clock():
             _, request_id = heapq.heappop(self._deadlines)
-            for sequence in self._stop(request_id, "abort"):
-                outputs.append(
-                    Output(request_id, sequence.choice, [], finish="abort", error=("deadline_exceeded", "out of time"))
-                )
+            error = ("deadline_exceeded", "the request's time is over")
+            outputs += [
+                Output(request_id, sequence.choice, [], finish="abort", error=error)
+                for sequence in self._stop(request_id, "abort")
+            ]
         return outputs
 
     # ---- the loop --------------------------------------------------------------------------------------------------
@@ -206,7 +208,6 @@ class Engine:
         return stats
 
     def check_integrity(self) -> None:
-        """Raise `CacheCorrupt` unless every page is free, the tree's, or a running sequence's, and only one of these."""
+        """Raise `CacheCorrupt` unless every page belongs to the pool, the tree or a running sequence, and to one only."""
         tables = [s.table for s in self.scheduler.running if s.table is not None]
         self._cache.check_integrity([page for table in tables for page in table.owned])
-

@@ -1,7 +1,7 @@
 """The engine process: one engine behind one ZeroMQ socket.
 
-Receives requests, checks them, compiles their grammars in threads, runs the engine's loop and sends one message a step and
-client. Sleeps when there is nothing to do. Ends when its parent closes the lifeline, or dies.
+Receives requests, checks them, compiles their grammars in threads, runs the engine's loop and sends one message a step
+and client. Sleeps when there is nothing to do. Ends when its parent closes the lifeline, or dies.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ class Service:
             elif now > waiting.deadline:
                 del self._compiling[waiting.request.id]
                 waiting.grammar.cancel()
-                error = GrammarInvalid(f"compiling took more than {self._grammar_timeout:g} s", "response_format")
-                self._reject(waiting.client, waiting.request.id, error)
+                late = GrammarInvalid(f"compiling took more than {self._grammar_timeout:g} s", "response_format")
+                self._reject(waiting.client, waiting.request.id, late)
 
     def _accept(self, client: bytes, request: Request, grammar: Compiled | None) -> None:
         self._engine.add(request, grammar)

@@ -14,7 +14,7 @@ from .settings import EngineConfig
 
 
 class EngineProcess:
-    """One engine process; it ends when `close` is called or this process dies, for it watches a pipe that we hold open."""
+    """One engine process. It ends when `close` is called or this process dies: it watches a pipe that we hold open."""
 
     def __init__(self, process: asyncio.subprocess.Process, lifeline: int, address: str) -> None:
         self._process = process

@@ -1,6 +1,7 @@
 """The pages of one sequence while it runs.
 
-Knows page numbers and the prefix cache; nothing of tensors, rows or scheduling. The ledger of `pages`, as half-open ranges:
+Knows page numbers and the prefix cache; nothing of tensors, rows or scheduling. The ledger of `pages`, as half-open
+ranges:
 
     [0, shared)           owned by the tree, held by our pin on `node`
     [shared, len(pages))  owned by us: published to the tree, or given back to the pool
@@ -17,7 +18,7 @@ from .plan import Copy
 
 
 class PageTable:
-    """One running sequence's claim on the pool. Create, `adopt` or not, `grow` and `publish` as it runs, `release` once."""
+    """One running sequence's claim on the pool: perhaps `adopt`, then `grow` and `publish`, and `release` once."""
 
     __slots__ = ("cache", "namespace", "node", "pages", "shared")
 

@@ -82,4 +82,5 @@ def uniforms(
     keys = [[s & _MASK for s in seeds], [(s >> 32) & _MASK for s in seeds]]
     out = philox_many(np.array(words, dtype=np.uint64), np.array(keys, dtype=np.uint64))
     bits = ((out[0] << np.uint64(32)) | out[1]) >> np.uint64(11)
-    return bits.astype(np.float64) * _TO_UNIT
+    numbers: npt.NDArray[np.float64] = bits * _TO_UNIT
+    return numbers

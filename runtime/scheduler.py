@@ -1,8 +1,8 @@
 """Decides what the next pass computes, and takes in what the last one found.
 
-Continuous batching with chunked prefill: a plan mixes decode rows and prefill chunks up to a token budget. Admission looks
-at real free space; when space runs out the least important sequence is preempted, and recomputes later what the cache
-has not kept. Commits may lag one plan behind: a sequence whose newest token is not known yet is planned with a
+Continuous batching with chunked prefill: a plan mixes decode rows and prefill chunks up to a token budget. Admission
+looks at real free space; when space runs out the least important sequence is preempted, and recomputes later what the
+cache has not kept. Commits may lag one plan behind: a sequence whose newest token is not known yet is planned with a
 placeholder, and what was planned for a sequence that turns out to be over is thrown away.
 
 Knows nothing of tensors, sockets or text.
@@ -11,7 +11,8 @@ Knows nothing of tensors, sockets or text.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence as Items
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from ..grammar.base import MaskRow
@@ -122,8 +123,8 @@ class Scheduler:
         return builder.step() if builder.entries else None
 
     def _make_room(self, sequence: Sequence, tokens: int, builder: _Builder) -> bool:
-        """Pages for `tokens` more; evicts, then preempts. False: the sequence has to sit this pass out, since only those
-        who are in the plan already could make room; or, alone and out of room, it went back to the queue itself."""
+        """Pages for `tokens` more; evicts, then preempts. False: the sequence has to sit this pass out, since only
+        those who are in the plan already could make room; or, alone and out of room, it went back to the queue."""
         table = sequence.table
         assert table is not None
         while True:
@@ -208,8 +209,8 @@ class Scheduler:
     # ---- drawing and committing ------------------------------------------------------------------------------------
 
     def draws(self, step: Step, masks: Items[MaskRow]) -> tuple[list[SampleRow], list[ScoreRow]]:
-        """What to draw from a pass's logits. `masks` are buffers to fill, at least one a draw. Called when every earlier
-        step has been committed, so that grammar and penalties are up to date."""
+        """What to draw from a pass's logits. `masks` are buffers to fill, at least one a draw. Called when every
+        earlier step has been committed, so that grammar and penalties are up to date."""
         draws: list[SampleRow] = []
         scores: list[ScoreRow] = []
         for entry in step.entries:

@@ -16,7 +16,7 @@ class EngineConfig:
     """How the engine process runs. 0 means "auto" where the help says so."""
 
     model: str = knob("embedded", "model: 'embedded', a folder, a .gguf file or a Hugging Face id", basic=True)
-    dtype: Literal["auto", "float32", "bfloat16"] = knob("auto", "weights and activations; auto: bfloat16 where the CPU has it")
+    dtype: Literal["auto", "float32", "bfloat16"] = knob("auto", "precision; auto: bfloat16 where the CPU has it")
     kernels: Literal["auto", "reference"] = knob("auto", "which implementation of the op table")
     threads: int = knob(0, "threads that compute; 0: one a core", basic=True)
     context_length: int = knob(0, "longest prompt plus answer in tokens; 0: the model's own", basic=True)

@@ -1,8 +1,8 @@
 """Stand-ins for the model, so that scheduler and engine are tested without tensors.
 
-`TokenMemory` is a key-value store that holds, in each slot, the token whose key and value would be there. `HashRunner` runs
-plans on it: the next token is a hash of every token that the row's page table leads to. One wrong page, position, copy or
-placeholder, and the answer differs from `continuation`, which hashes a plain list.
+`TokenMemory` is a key-value store that holds, in each slot, the token whose key and value would be there. `HashRunner`
+runs plans on it: the next token is a hash of every token that the row's page table leads to. One wrong page, position,
+copy or placeholder, and the answer differs from `continuation`, which hashes a plain list.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
+
 from bosquet.runtime.plan import Plan, Sampled, SampleRow, ScoreRow
 from bosquet.types import PAGE, TokenLogprob
 
@@ -66,10 +67,7 @@ class HashHandle:
         for score in scores:
             # the "log-probability" of a prompt token tells its position and what stood before it
             self.scored.append(
-                [
-                    TokenLogprob(token, -float(len(self.contexts[score.row + i])))
-                    for i, token in enumerate(score.tokens)
-                ]
+                [TokenLogprob(token, -float(len(self.contexts[score.row + i]))) for i, token in enumerate(score.tokens)]
             )
         self.runner.last_tokens = [s.token for s in self.sampled]
 

@@ -25,7 +25,7 @@ def has_native_bf16() -> bool:
 
 
 def dtype_name(name: str, device: str = "cpu") -> str:
-    """"auto", "float32" or "bfloat16" → "float32" or "bfloat16". Raises `ConfigError` for another name."""
+    """ "auto", "float32" or "bfloat16" → "float32" or "bfloat16". Raises `ConfigError` for another name."""
     if name == "auto":
         return "bfloat16" if device != "cpu" or has_native_bf16() else "float32"
     if name not in ("float32", "bfloat16"):

@@ -32,6 +32,8 @@ _DEFAULTS = {
     "sliding_window": 4096,
     "sliding_window_pattern": 6,
 }
+# Where checkpoints with vision keep the language part, older and newer layout → its own names.
+_TEXT_PREFIXES = {"language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model."}
 _ACTIVATION = "gelu_pytorch_tanh"
 _VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
 
@@ -111,15 +113,11 @@ def load(folder: ModelFolder, weights: Weights) -> Gemma3:
     if isinstance(config.get("text_config"), dict):
         # The outer object has what holds for the whole checkpoint, such as the end tokens.
         config = {**config, **config["text_config"]}
-        weights.prefix = _text_prefix(weights)
-    folder = with_config(folder, {**_DEFAULTS, **{key: value for key, value in config.items() if value is not None}})
+        for start, plain in _TEXT_PREFIXES.items():
+            weights.rename_start(start, plain)
+    folder = with_config(folder, {**_DEFAULTS, **config})
     refuse_unknown(folder, activation=_ACTIVATION, honoured=("final_logit_softcapping",))
     return Gemma3(folder, weights)
-
-
-def _text_prefix(weights: Weights) -> str:
-    """Where a checkpoint with vision keeps the language part: before "model." in the older layout."""
-    return "language_model." if weights.any_starts("language_model.model.") else ""
 
 
 def _ropes(folder: ModelFolder, shape: ModelShape) -> tuple[Rope, Rope]:
@@ -129,7 +127,8 @@ def _ropes(folder: ModelFolder, shape: ModelShape) -> tuple[Rope, Rope]:
         near = rope_settings(folder, "sliding_attention")
     else:
         near = {"rope_type": "default", "rope_theta": number(folder, "rope_local_base_freq")}
-    return tuple(make_rope(folder, part, shape.head_dim, shape.context_length) for part in (far, near))  # type: ignore[return-value]
+    head_dim, positions = shape.head_dim, shape.context_length
+    return make_rope(folder, far, head_dim, positions), make_rope(folder, near, head_dim, positions)
 
 
 def _norm(weights: Weights, name: str, width: int) -> Tensor:

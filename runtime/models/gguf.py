@@ -1,7 +1,7 @@
 """Reads the header of a GGUF file: metadata, and where each tensor lies.
 
-Knows nothing of what the metadata means, of dequantization or of torch. A header with 100,000 strings is read in about a
-tenth of a second; the arrays come out as plain lists.
+Knows nothing of what the metadata means, of dequantization or of torch. A header with 100,000 strings is read
+in about a tenth of a second; the arrays come out as plain lists.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -44,6 +44,7 @@ _OTHER_TYPES = {
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _MAX_DIMS = 4
+_MAX_DEPTH = 8
 
 
 class GgufTensor(NamedTuple):
@@ -71,7 +72,7 @@ class GgufFile(NamedTuple):
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Raises `ModelLoadError` when the file is no GGUF, is cut short, or holds tensors of a type that is not supported."""
+    """Raises `ModelLoadError`: the file is no GGUF, is cut short, or has tensors of a type that is not supported."""
     with path.open("rb") as file:
         if file.read(4) != MAGIC:
             raise ModelLoadError(f"{path}: not a GGUF file (it does not begin with 'GGUF')")
@@ -164,7 +165,9 @@ class _Cursor:
             return self.array()
         raise _CutShort(f"value type {code}")
 
-    def array(self) -> list[Any]:
+    def array(self, depth: int = 1) -> list[Any]:
+        if depth > _MAX_DEPTH:
+            raise _CutShort(f"arrays nested deeper than {_MAX_DEPTH}")
         code, count = self.number("I"), self.number("Q")
         if code in _SCALARS:
             form = _SCALARS[code]
@@ -172,7 +175,7 @@ class _Cursor:
         if code == _STRING:
             return self.strings(count)
         if code == _ARRAY:
-            return [self.array() for _ in range(count)]
+            return [self.array(depth + 1) for _ in range(count)]
         raise _CutShort(f"array of value type {code}")
 
     def strings(self, count: int) -> list[str]:

@@ -71,7 +71,7 @@ class Metadata:
     def __init__(self, file: GgufFile) -> None:
         self.file = file
         self.name = file.metadata.get("general.architecture")
-        if self.name not in ARCHITECTURES:
+        if not isinstance(self.name, str) or self.name not in ARCHITECTURES:
             raise ModelLoadError(
                 f"{file.path}: unknown architecture {self.name!r}; known in GGUF: {', '.join(ARCHITECTURES)}"
             )
@@ -82,10 +82,12 @@ class Metadata:
 
     def integer(self, key: str, default: int | None = None) -> int:
         value = self.get(key, default)
-        if isinstance(value, list) and len(set(value)) == 1:  # one entry a layer
+        if isinstance(value, list) and value and value.count(value[0]) == len(value):  # one entry a layer
             value = value[0]
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            raise ModelLoadError(f"{self.file.path}: metadata '{self.name}.{key}' is {value!r}; expected a positive integer")
+            raise ModelLoadError(
+                f"{self.file.path}: metadata '{self.name}.{key}' is {value!r}; expected a positive integer"
+            )
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -111,6 +113,9 @@ def hf_config(file: GgufFile) -> dict[str, Any]:
             f"{file.path}: heads of {head_dim} with {rotary} rotary dimensions and values of "
             f"{meta.get('attention.value_length', head_dim)} are not supported; expected all equal"
         )
+    layers = meta.integer("block_count")
+    if layers > len(file.tensors):
+        raise ModelLoadError(f"{file.path}: {layers} layers, but only {len(file.tensors)} tensors")
     theta = meta.number("rope.freq_base", 10000.0)
     config: dict[str, Any] = {
         "architectures": [meta.architecture.class_name],
@@ -118,7 +123,7 @@ def hf_config(file: GgufFile) -> dict[str, Any]:
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,
         "intermediate_size": meta.integer("feed_forward_length"),
-        "num_hidden_layers": meta.integer("block_count"),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": meta.integer("attention.head_count_kv", heads),
         "head_dim": head_dim,
@@ -170,7 +175,7 @@ def _family_settings(meta: Metadata, config: dict[str, Any]) -> None:
             "rope_local_base_freq": meta.number("rope.freq_base_swa", 10000.0),
             "sliding_window": meta.integer("attention.sliding_window"),
             "sliding_window_pattern": meta.integer("attention.sliding_window_pattern", 6),
-            "final_logit_softcapping": meta.get("final_logit_softcapping") or None,
+            "final_logit_softcapping": meta.number("final_logit_softcapping", 0.0) or None,
             "attn_logit_softcapping": None,
         }
         pattern = config["sliding_window_pattern"]

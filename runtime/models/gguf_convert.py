@@ -35,7 +35,10 @@ def write_small_files(file: GgufFile, folder: Path, dtype: str) -> None:
         tokens["bos_token_id"] = file.metadata["tokenizer.ggml.bos_token_id"]
     if ends:
         tokens["eos_token_id"] = ends[0] if len(ends) == 1 else ends
-    tokenizer, tokenizer_config = convert(file.metadata)
+    try:
+        tokenizer, tokenizer_config = convert(file.metadata)
+    except ModelLoadError as error:  # the converter does not know the file's name
+        raise ModelLoadError(f"{file.path}: {error}") from None
     _write_json(folder / "config.json", {**config, **tokens, "torch_dtype": dtype})
     _write_json(folder / "generation_config.json", tokens)
     _write_json(folder / "tokenizer_config.json", tokenizer_config)

@@ -71,11 +71,6 @@ _PRE_TOKENIZERS: dict[str, _Pre] = {
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), _GPT4O_PRE),
 }
 
-_END_TEXTS = frozenset(
-    ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "<|eom_id|>")
-)
-"""Control tokens that end a turn wherever they appear, whether or not the file names them as such."""
-
 
 def convert(metadata: Mapping[str, object]) -> tuple[str, dict[str, object]]:
     """The text of `tokenizer.json` and the content of `tokenizer_config.json` for a GGUF file's metadata.
@@ -94,17 +89,10 @@ def convert(metadata: Mapping[str, object]) -> tuple[str, dict[str, object]]:
         raise ModelLoadError(f"this GGUF file has a tokenizer of kind {model!r}; known are 'gpt2' and 'llama'")
     add_bos = source.flag("tokenizer.ggml.add_bos_token", add_bos)
     config = _config(source, add_bos)
-    bos = config.get("bos_token")
-    document["post_processor"] = _post_processor(bos, source.tokens.index(bos)) if add_bos and bos else None
+    bos = source.token_id("tokenizer.ggml.bos_token_id")
+    if add_bos and bos is not None:
+        document["post_processor"] = _post_processor(source.tokens[bos], bos)
     return json.dumps(document, ensure_ascii=False), config
-
-
-def end_ids(metadata: Mapping[str, object]) -> tuple[int, ...]:
-    """Tokens that end a generation: those that the file names, then control tokens with a well-known end text."""
-    source = _Source(metadata)
-    named = [source.token_id(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-    known = [i for i, token in enumerate(source.tokens) if token in _END_TEXTS and source.types[i] == _CONTROL]
-    return tuple(dict.fromkeys([i for i in named if i is not None] + known))
 
 
 class _Source:
@@ -292,7 +280,7 @@ def _document(
     }
 
 
-def _post_processor(bos: object, bos_id: int) -> _Json:
+def _post_processor(bos: str, bos_id: int) -> _Json:
     first = {"SpecialToken": {"id": bos, "type_id": 0}}
     return {
         "type": "TemplateProcessing",

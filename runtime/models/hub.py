@@ -20,8 +20,8 @@ def fetch(model: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
-        HFValidationError,
         HfHubHTTPError,
+        HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
@@ -29,9 +29,7 @@ def fetch(model: str, revision: str | None) -> Path:
 
     at = f"{model} at revision {revision}" if revision else model
     try:
-        return Path(
-            snapshot_download(model, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
-        )
+        return Path(snapshot_download(model, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except HFValidationError:
         raise ModelLoadError(f"{model}: no such file or folder, and not a Hugging Face id (owner/name)") from None
     except GatedRepoError:
@@ -39,7 +37,7 @@ def fetch(model: str, revision: str | None) -> Path:
     except RevisionNotFoundError:
         raise ModelLoadError(f"{at}: the hub has no such revision") from None
     except RepositoryNotFoundError:
-        raise ModelLoadError(f"{at}: no such file or folder here, and the hub has no such model (or it is private)") from None
+        raise ModelLoadError(f"{at}: no such file or folder, and the hub has no such model, or it is private") from None
     except LocalEntryNotFoundError:
         raise ModelLoadError(f"{at}: the hub cannot be reached, and the model is not in the local cache") from None
     except (HfHubHTTPError, OSError) as error:

@@ -18,5 +18,5 @@ def qwen_windows(folder: ModelFolder) -> list[int | None] | None:
     if not flag(folder, "use_sliding_window", False):
         return None
     layers = integer(folder, "num_hidden_layers")
-    full = integer(folder, "max_window_layers", 28)
+    full = integer(folder, "max_window_layers", 28, least=0)
     return layer_windows(folder, layers, [layer >= full for layer in range(layers)])

@@ -26,8 +26,9 @@ FAMILIES: dict[str, Callable[[ModelFolder, Weights], Model]] = {
 def load_model(folder: ModelFolder, dtype: torch.dtype, ops: Ops, progress: Progress = no_progress) -> Model:
     """Load all weights into `ops`' packed form.
 
-    `folder` is what `source.resolve` returned. Raises `ModelLoadError` with one line: an unknown architecture, a setting
-    that would change results and is not known, a damaged file, a tensor that is missing, of the wrong shape or too many.
+    `folder` is what `source.resolve` returned. Raises `ModelLoadError` with one line: an unknown architecture, a
+    setting that would change results and is not known, a damaged file, a tensor that is missing, of the wrong shape or
+    too many.
     """
     kind = folder.config.get("model_type")
     load = FAMILIES.get(kind) if isinstance(kind, str) else None

@@ -25,16 +25,16 @@ class Rope(NamedTuple):
 def rope_settings(folder: ModelFolder, kind: str | None = None) -> dict[str, Any]:
     """`rope_type`, `rope_theta` and what the type needs, from the old form of config.json or the new one.
 
-    The old form has `rope_theta` and `rope_scaling`; the new one `rope_parameters`, which some models have once for each
-    `kind` of attention layer.
+    The old form has `rope_theta` and `rope_scaling`; the new one `rope_parameters`, which models with several kinds of
+    attention layers have once for each `kind`.
     """
     config = folder.config
     settings = config.get("rope_parameters")
     if settings is None:
         settings = dict(config.get("rope_scaling") or {})
         settings.setdefault("rope_theta", config.get("rope_theta", 10000.0))
-    elif kind is not None and kind in settings:
-        settings = settings[kind]
+    elif kind is not None:
+        settings = settings.get(kind)
     if not isinstance(settings, dict):
         raise ModelLoadError(f"{folder.path / 'config.json'}: rope settings are {settings!r}; expected an object")
     found = dict(settings)

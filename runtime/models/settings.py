@@ -32,13 +32,15 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def integer(folder: ModelFolder, key: str, default: int | None = None) -> int:
-    """A positive integer of config.json."""
+def integer(
+    folder: ModelFolder, key: str, default: int | None = None, least: int = 1, most: int = 1 << 24
+) -> int:
+    """An integer of config.json within limits, which keep a damaged file from asking for all memory."""
     value = folder.config.get(key)
     if value is None:
         value = default
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise _wrong(folder, key, value, "a positive integer")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise _wrong(folder, key, value, f"an integer from {least} to {most}")
     return value
 
 
@@ -83,19 +85,19 @@ def model_shape(folder: ModelFolder, head_dim: int | None = None) -> ModelShape:
             f"{folder.path / 'config.json'}: {heads} heads over {kv_heads} key-value heads of {head_dim} do not fit"
         )
     return ModelShape(
-        layers=integer(folder, "num_hidden_layers"),
+        layers=integer(folder, "num_hidden_layers", most=4096),
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         vocab_size=integer(folder, "vocab_size"),
-        context_length=integer(folder, "max_position_embeddings"),
+        context_length=integer(folder, "max_position_embeddings", most=1 << 22),
         end_ids=end_ids(folder),
     )
 
 
 def layer_windows(folder: ModelFolder, layers: int, default: list[bool]) -> list[int | None]:
-    """The sliding window of each layer, None for full attention; `default` says which slide if `layer_types` does not."""
+    """Each layer's sliding window, None for full attention; `default` says which slide if `layer_types` does not."""
     kinds = folder.config.get("layer_types")
     if kinds is None:
         sliding = default

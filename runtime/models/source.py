@@ -55,15 +55,15 @@ def resolve(
 ) -> ModelFolder:
     """Find a model, and fetch or convert what is missing.
 
-    `model` is "embedded", a folder with safetensors, a GGUF file, or a Hugging Face id. A GGUF file is converted once to
-    `dtype` ("auto", "float32" or "bfloat16"), under `cache_dir`; with `weights` false, only its small files are, in a
-    moment. Raises `ModelLoadError` with one line.
+    `model` is "embedded", a folder with safetensors, a GGUF file, or a Hugging Face id. A GGUF file is converted once
+    to `dtype` ("auto", "float32" or "bfloat16"), under `cache_dir`; with `weights` false, only its small files are, in
+    a moment. Raises `ModelLoadError` with one line.
     """
     cache = cache_dir or env.cache_dir()
     if model == EMBEDDED:
         return _from_gguf(embedded_file(), cache, progress, dtype, weights)
     path = Path(model).expanduser()
-    if path.is_dir():
+    if model and path.is_dir():  # an empty name would be the current folder
         return open_folder(path, path.resolve().name, weights)
     if path.is_file():
         if path.suffix.lower() != ".gguf":

@@ -29,10 +29,9 @@ class Weights:
         self.folder = folder
         self.dtype = dtype
         self.ops = ops
-        self.prefix = ""  # before every name, in checkpoints that hold more than the language model
         self._progress = progress
         self._stack = ExitStack()
-        self._files: dict[str, tuple[Path, Any]] = {}
+        self._files: dict[str, tuple[Path, Any, str]] = {}  # name → file, open file, name in the file
         self._left: set[str] = set()
         self._total = sum(path.stat().st_size for path in folder.weights)
         self._done = 0
@@ -44,7 +43,7 @@ class Weights:
             except (SafetensorError, OSError) as error:
                 self._stack.close()
                 raise ModelLoadError(f"{path}: truncated or damaged safetensors file ({error})") from None
-            self._files.update(dict.fromkeys(file.keys(), (path, file)))
+            self._files.update({name: (path, file, name) for name in file.keys()})  # noqa: SIM118
         self._left = set(self._files)
         return self
 
@@ -53,10 +52,14 @@ class Weights:
         self._stack.close()
 
     def __contains__(self, name: str) -> bool:
-        return self.prefix + name in self._files
+        return name in self._files
 
-    def any_starts(self, prefix: str) -> bool:
-        return any(name.startswith(prefix) for name in self._files)
+    def rename_start(self, old: str, new: str) -> None:
+        """Give every tensor whose name begins with `old` a name that begins with `new` instead."""
+        self._files = {
+            new + name.removeprefix(old) if name.startswith(old) else name: entry for name, entry in self._files.items()
+        }
+        self._left = set(self._files)
 
     def take(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         """The tensor in `dtype`, or else the model's type. Raises `ModelLoadError`: missing, wrong shape or type."""
@@ -92,11 +95,10 @@ class Weights:
             raise ModelLoadError(f"{path}: tensor '{min(extra)}' is not part of a {kind} model as it is known here")
 
     def _read(self, name: str, shape: Sequence[int]) -> Tensor:
-        name = self.prefix + name
         if name not in self._files:
             raise ModelLoadError(f"{self.folder.path}: tensor '{name}' is missing")
-        path, file = self._files[name]
-        part = file.get_slice(name)
+        path, file, stored = self._files[name]
+        part = file.get_slice(stored)
         if part.get_dtype() not in _FLOATS:
             raise ModelLoadError(
                 f"{path}: tensor '{name}' has the type {part.get_dtype()}, which is not supported; "
@@ -105,7 +107,7 @@ class Weights:
         if part.get_shape() != list(shape):
             raise ModelLoadError(f"{path}: tensor '{name}' has the shape {part.get_shape()}; expected {list(shape)}")
         self._left.discard(name)
-        tensor: Tensor = file.get_tensor(name)
+        tensor: Tensor = file.get_tensor(stored)
         self._done += tensor.nbytes
         self._progress(f"Loading {self.folder.name}", self._done, self._total)
         return tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
@@ -25,7 +25,7 @@ ORIGIN_HEADERS = {
 MAX_ORIGIN = 200
 
 # Words that pydantic adds to a location to say which member of a union it tried; they are no part of the path.
-_UNION_WORDS = ("str", "int", "bool", "float")
+_UNION_WORDS = ("str", "int", "bool", "float", "constrained-str", "ContentPart")
 
 
 async def read_body(request: Request, model: type[B], limit: int) -> B:
@@ -103,7 +103,7 @@ def field_path(location: Sequence[str | int]) -> str:
     for position, part in enumerate(location):
         if isinstance(part, int):
             path += f"[{part}]"
-        elif position and (part in _UNION_WORDS or "[" in part or part == "ContentPart"):
+        elif position and (part in _UNION_WORDS or "[" in part):
             continue
         else:
             path += f".{part}" if path else part

@@ -25,7 +25,7 @@ from .keys import Caller
 from .logprobs import chat_logprobs
 from .prompts import check_model, render, room_after, turn
 from .record import record_of
-from .sampling import Wanted, check_priority, check_stream_options, constraint, sampling_params
+from .sampling import Constraint, Wanted, check_priority, check_stream_options, constraint, sampling_params
 from .schemas import ChatRequest
 from .services import Services, Text
 from .streaming import EventStream, event
@@ -48,10 +48,11 @@ def chat_router(services: Services) -> APIRouter:
 async def _answer(services: Services, request: Request, caller: Caller, body: ChatRequest) -> Response:
     text = services.text.get()
     model = check_model(services, text, body.model)
-    engine_request = await _engine_request(services, text, request, caller, body)
-    field = constraint(body)
-    fields = FieldNames("messages", None if field is None else field.field)
-    generation = Generation(services.engine, text, services.metrics, [engine_request], fields)
+    found = constraint(body)
+    engine_request = await _engine_request(services, text, request, caller, body, found)
+    record = record_of(request.scope)
+    fields = FieldNames("messages", None if found is None else found.field)
+    generation = Generation(services, text, [engine_request], fields, record)
     talk = _Talk(body, text, engine_request, model)
     try:
         await generation.start()
@@ -59,7 +60,7 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Ch
             return EventStream(talk.events(generation), generation)
         async with generation.deadline():
             answer = await talk.whole(generation)
-        record_of(request.scope).count(generation.usage)
+        record.count(generation.usage)
         return json_response(answer)
     except BaseException:
         await generation.close()
@@ -67,12 +68,11 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Ch
 
 
 async def _engine_request(
-    services: Services, text: Text, request: Request, caller: Caller, body: ChatRequest
+    services: Services, text: Text, request: Request, caller: Caller, body: ChatRequest, found: Constraint | None
 ) -> EngineRequest:
     check_stream_options(body)
     wanted = Wanted(_max_tokens(body), _logprobs(body))
     how = turn(body.messages, body.add_generation_prompt, body.continue_final_message)
-    found = constraint(body)
     _, ids = await render(text, body.messages, how, body.chat_template_kwargs)
     room = room_after(text, len(ids), "messages")
     if not ids:
@@ -125,7 +125,7 @@ class _Talk:
         async with aclosing(generation.deltas()) as flow:
             async for deltas in flow:
                 for delta in deltas:
-                    choices[delta.index].add(delta)
+                    choices[delta.choice].add(delta)
         return ChatCompletion(
             id=self._request.id,
             created=self._created,
@@ -162,7 +162,7 @@ class _Talk:
 
     def _piece(self, delta: Delta) -> ChatChunkChoice:
         return ChatChunkChoice(
-            index=delta.index,
+            index=delta.choice,
             delta=ChatDelta(content=delta.text if delta.text else UNSET),
             logprobs=None if not delta.logprobs else chat_logprobs(delta.logprobs, self._tokenizer),
             finish_reason=delta.finish,
@@ -174,7 +174,7 @@ class _Talk:
         assert folded.finish is not None, "the engine ended a stream before its choices"
         return ChatChoice(
             index=index,
-            message=ChatMessage("".join(folded.text)),
+            message=ChatMessage(content="".join(folded.text)),
             finish_reason=folded.finish,
             logprobs=None
             if self._request.sampling.logprobs is None

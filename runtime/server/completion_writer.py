@@ -6,16 +6,16 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from ...types import FinishReason, Request
+from ...types import Request, TokenLogprob
 from .generation import Delta, Generation
 from .logprobs import TextLogprobWriter, joined
 from .prompts import Prompt
 from .schemas import CompletionRequest
 from .services import Text
 from .streaming import event
-from .wire import TextChoice, TextCompletion, TextLogprobs
+from .wire import TextChoice, TextCompletion
 
 
 class CompletionWriter:
@@ -38,14 +38,11 @@ class CompletionWriter:
 
     async def whole(self, generation: Generation) -> TextCompletion:
         """All pieces folded into one answer."""
-        folded: list[TextChoice | None] = [None] * len(self._choices)
+        folded = [_Folded() for _ in self._choices]
         async with aclosing(self._pieces(generation)) as flow:
             async for piece in flow:
-                before = folded[piece.index]
-                folded[piece.index] = piece if before is None else _folded(before, piece)
-        choices = [choice for choice in folded if choice is not None]
-        assert len(choices) == len(folded), "the engine ended a stream before its choices"
-        return self._answer(choices, generation, last=True)
+                folded[piece.index].add(piece)
+        return self._answer([entry.choice() for entry in folded], generation, last=True)
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """Each piece as a chunk; the usage, if wanted, last."""
@@ -61,11 +58,11 @@ class CompletionWriter:
             async for deltas in flow:
                 for delta in deltas:
                     if delta.prompt_logprobs is not None:
-                        start = delta.index - delta.index % generation.n
+                        start = delta.choice - delta.choice % generation.n
                         for choice in self._choices[start : start + generation.n]:
                             choice.prompt_scores = delta.prompt_logprobs
                 for delta in deltas:
-                    for piece in self._choices[delta.index].write(delta):
+                    for piece in self._choices[delta.choice].write(delta):
                         yield piece
 
     def _answer(self, choices: list[TextChoice], generation: Generation, *, last: bool) -> TextCompletion:
@@ -81,13 +78,85 @@ class _ChoiceWriter:
     """Turns the deltas of one choice into pieces."""
 
     def __init__(self, index: int, body: CompletionRequest, text: Text, prompt: Prompt, request: Request) -> None:
-        self.prompt_scores = None
+        self.prompt_scores: list[TokenLogprob] | None = None
         self._index = index
-        self._body = body
+        self._echo = bool(body.echo)
+        self._ids = bool(body.return_token_ids)
+        self._from = body.prompt_logprobs_from
         self._tokenizer = text.tokenizer
         self._prompt = prompt
-        self._request = request
         self._scored = request.sampling.prompt_logprobs is not None
         self._logprobs = TextLogprobWriter(text.tokenizer)
-        self._begun = False
-        self._held: list[Delta] = []
+        self._held: list[Delta] | None = []  # None once something was written
+
+    def write(self, delta: Delta) -> list[TextChoice]:
+        """The pieces that can be sent now."""
+        if self._held is None:
+            return self._piece(delta)
+        self._held.append(delta)
+        if self._scored and self.prompt_scores is None:
+            return []
+        held, self._held = self._held, None
+        pieces = [self._echoed()] if self._echo else []
+        for entry in held:
+            pieces += self._piece(entry)
+        if self._ids:
+            if not pieces:
+                pieces.append(TextChoice(self._index, ""))
+            pieces[0].prompt_token_ids = self._prompt.ids
+        return pieces
+
+    def _echoed(self) -> TextChoice:
+        ids = self._prompt.ids
+        if self._from is not None:
+            text = self._tokenizer.decode(ids[self._from :])
+        elif self._prompt.text is not None:
+            text = self._prompt.text
+        else:
+            text = self._tokenizer.decode(ids)
+        logprobs = None
+        if self.prompt_scores is not None:
+            first = self._logprobs.first(ids[0], text) if self._from is None else None
+            logprobs = joined(first, self._logprobs.write(self.prompt_scores, text))
+        return TextChoice(self._index, text, logprobs)
+
+    def _piece(self, delta: Delta) -> list[TextChoice]:
+        if not (delta.text or delta.finish or delta.logprobs or (self._ids and delta.tokens)):
+            return []
+        piece = TextChoice(self._index, delta.text, finish_reason=delta.finish)
+        if delta.logprobs is not None:
+            piece.logprobs = self._logprobs.write(delta.logprobs)
+        if delta.stop_reason is not None:
+            piece.stop_reason = delta.stop_reason
+        if self._ids:
+            piece.token_ids = delta.tokens
+        return [piece]
+
+
+class _Folded:
+    """The pieces of one choice added up."""
+
+    def __init__(self) -> None:
+        self._pieces: list[TextChoice] = []
+
+    def add(self, piece: TextChoice) -> None:
+        self._pieces.append(piece)
+
+    def choice(self) -> TextChoice:
+        first, last = self._pieces[0], self._pieces[-1]
+        assert last.finish_reason is not None, "the engine ended a stream before its choices"
+        return TextChoice(
+            index=first.index,
+            text="".join(piece.text for piece in self._pieces),
+            logprobs=joined(*(piece.logprobs for piece in self._pieces)),
+            finish_reason=last.finish_reason,
+            stop_reason=last.stop_reason,
+            token_ids=_chained([piece.token_ids for piece in self._pieces]),
+            prompt_token_ids=first.prompt_token_ids,
+        )
+
+
+def _chained(parts: Sequence[list[int] | UnsetType]) -> list[int] | UnsetType:
+    """Ids in a row; UNSET when no part has any list at all."""
+    lists = [part for part in parts if isinstance(part, list)]
+    return [token for part in lists for token in part] if lists else UNSET

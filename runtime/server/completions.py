@@ -50,8 +50,9 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Co
     found = constraint(body)
     prompts = await completion_prompts(text, body)
     requests = _engine_requests(services, text, request, caller, body, prompts, wanted, found)
+    record = record_of(request.scope)
     fields = FieldNames("prompt", None if found is None else found.field)
-    generation = Generation(services.engine, text, services.metrics, requests, fields)
+    generation = Generation(services, text, requests, fields, record)
     writer = CompletionWriter(body, text, prompts, requests, model)
     try:
         await generation.start()
@@ -59,7 +60,7 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Co
             return EventStream(writer.events(generation), generation)
         async with generation.deadline():
             answer = await writer.whole(generation)
-        record_of(request.scope).count(generation.usage)
+        record.count(generation.usage)
         return json_response(answer)
     except BaseException:
         await generation.close()

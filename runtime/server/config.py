@@ -11,7 +11,7 @@ from ..config import knob
 class ServerConfig:
     """Settings of the HTTP server."""
 
-    host: str = knob("127.0.0.1", "Address to listen on; anything but loopback should come with --keys-file.", basic=True)
+    host: str = knob("127.0.0.1", "Address to listen on; beyond loopback, set --keys-file too.", basic=True)
     port: int = knob(8000, "Port to listen on; 0 takes a free one.", basic=True)
     served_model_name: str = knob("", "Name of the model in the API; empty: the model's own name.")
     keys_file: str = knob("", "File with API keys, their tenants and roles; empty: no key is asked for.", basic=True)

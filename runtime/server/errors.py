@@ -96,6 +96,11 @@ def json_response(body: object, status: int = 200, headers: dict[str, str] | Non
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
+def named(error: RequestRejected, field: str) -> RequestRejected:
+    """The same with `field` as the part at fault, unless it names one already."""
+    return error if error.field is not None else type(error)(f"{field}: {error}", field)
+
+
 def failure(output: Output) -> BosquetError:
     """The exception that stands for an output whose finish is "error" or "abort"."""
     code, message = output.error if output.error is not None else ("", "")

@@ -1,7 +1,7 @@
 """The engine requests behind one HTTP request, seen as one flow of deltas.
 
-Streaming sends the deltas, not streaming folds them: both say the same because they read the same flow. Knows nothing of
-the JSON shapes.
+Streaming sends the deltas, not streaming folds them: both say the same because they read the same flow. Knows nothing
+of the JSON shapes.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import NamedTuple
 
 from ...errors import BosquetError, DeadlineExceeded, GrammarInvalid, PromptTooLong, RequestRejected
 from ...types import FinishReason, Output, Request, TokenLogprob
 from ..engine_api import EngineApi, Stream
-from .errors import failure
-from .metrics import Metrics
-from .services import Text, TextStream
+from .errors import failure, named
+from .record import Record
+from .services import Services, Text, TextStream
 from .wire import PromptDetails, Usage
 
 GRACE_S = 5.0
@@ -25,9 +25,9 @@ GRACE_S = 5.0
 
 
 class Delta(NamedTuple):
-    """What one step added to one choice. `index` counts over all prompts: prompt number · n + choice."""
+    """What one step added to one choice. `choice` counts over all prompts: prompt number · n + choice."""
 
-    index: int
+    choice: int
     text: str
     tokens: list[int]
     logprobs: list[TokenLogprob] | None  # without the end token, which is no part of the text
@@ -60,19 +60,19 @@ class Generation:
     """Submits one engine request per prompt, yields their deltas, counts usage, and cancels what is left on `close`."""
 
     def __init__(
-        self, engine: EngineApi, text: Text, metrics: Metrics, requests: Sequence[Request], fields: FieldNames
+        self, services: Services, text: Text, requests: Sequence[Request], fields: FieldNames, record: Record
     ) -> None:
         self.requests = requests
         self.prompt_tokens = sum(len(request.ids) for request in requests)
-        self._engine = engine
-        self._metrics = metrics
+        self._engine = services.engine
+        self._metrics = services.metrics
         self._fields = fields
-        self._n = requests[0].sampling.n
+        self.n = requests[0].sampling.n
         stop = requests[0].sampling.stop
-        self._choices = [_Choice(text.stream(stop)) for _ in range(len(requests) * self._n)]
+        self._choices = [_Choice(text.stream(stop)) for _ in range(len(requests) * self.n)]
         self._cached = [0] * len(requests)
         self._streams: list[Stream] = []
-        self._arrival = time.perf_counter()
+        self._arrival = record.arrival
         self._first_token = 0.0
         self._limit = requests[0].timeout_s
 
@@ -90,11 +90,12 @@ class Generation:
     async def start(self) -> None:
         """Returns once the engine has accepted all; raises, and leaves none behind, when it refuses one."""
         try:
-            for request in self.requests:
-                self._streams.append(await _submit(self._engine, request))
+            async with self.deadline():
+                for request in self.requests:
+                    self._streams.append(await _submit(self._engine, request))
         except BaseException as error:
             await self.close()
-            if isinstance(error, RequestRejected) and error.field is None:
+            if isinstance(error, RequestRejected):
                 raise self._named(error) from error
             raise
 
@@ -126,7 +127,7 @@ class Generation:
     def _delta(self, position: int, output: Output) -> Delta:
         if output.finish in ("error", "abort"):
             raise failure(output)
-        index = position * self._n + output.choice
+        index = position * self.n + output.choice
         choice = self._choices[index]
         self._cached[position] = output.cached_tokens
         if output.tokens:
@@ -143,7 +144,7 @@ class Generation:
         if logprobs is not None and stop is not None and stop.token is not None:
             logprobs = logprobs[:-1]
         return Delta(
-            index=index,
+            choice=index,
             text=choice.text.push(output.tokens, output.finish, stop),
             tokens=output.tokens,
             logprobs=logprobs,
@@ -158,7 +159,7 @@ class Generation:
             field = self._fields.prompt
         elif isinstance(error, GrammarInvalid):
             field = self._fields.grammar
-        return error if field is None else type(error)(f"{field}: {error}", field)
+        return error if field is None else named(error, field)
 
 
 _background: set[asyncio.Task[None]] = set()  # the loop holds tasks weakly
@@ -177,16 +178,15 @@ async def _submit(engine: EngineApi, request: Request) -> Stream:
 
 
 async def _abandon(task: asyncio.Task[Stream]) -> None:
-    try:
+    with suppress(BosquetError):  # refused: there is nothing to cancel, and nobody to tell
         stream = await task
-    except BosquetError:
-        return  # refused: there is nothing to cancel, and nobody to tell
-    await stream.cancel()
+        await stream.cancel()
 
 
 async def _cancel_all(streams: Sequence[Stream]) -> None:
     for stream in streams:
-        await stream.cancel()
+        with suppress(BosquetError):  # an engine that is gone holds nothing any more
+            await stream.cancel()
 
 
 async def _merged(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, list[Output]], None]:

@@ -14,10 +14,10 @@ def chat_logprobs(entries: Sequence[TokenLogprob], tokenizer: Tokenizer) -> Chat
     """`bytes` are exact; `token` shows U+FFFD where a token holds only a part of a character."""
     content = []
     for entry in entries:
-        raw = tokenizer.token_bytes(entry.token)
+        raw = tokenizer.bytes_of(entry.token)
         top = []
         for token, logprob in entry.top:
-            other = tokenizer.token_bytes(token)
+            other = tokenizer.bytes_of(token)
             top.append(TopLogprob(other.decode("utf-8", "replace"), logprob, list(other)))
         content.append(TokenEntry(raw.decode("utf-8", "replace"), entry.logprob, list(raw), top))
     return ChatLogprobs(content)
@@ -26,8 +26,8 @@ def chat_logprobs(entries: Sequence[TokenLogprob], tokenizer: Tokenizer) -> Chat
 class TextLogprobWriter:
     """Builds the legacy shape piece by piece; keeps the place of each token in the text so far.
 
-    Special tokens are listed and take no place. Keys of `top_logprobs` are unique: a token that is not valid UTF-8 by
-    itself is written as `bytes:` and its bytes in hexadecimal.
+    Special tokens are listed; they take up room only where the text shows them. Keys of `top_logprobs` are unique: a
+    token that is not valid UTF-8 by itself is written as `bytes:` and its bytes in hexadecimal.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -35,49 +35,49 @@ class TextLogprobWriter:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
 
-    def first(self, token: int) -> TextLogprobs:
+    def first(self, token: int, echoed: str) -> TextLogprobs:
         """The first token of a prompt, which nothing comes before."""
-        return TextLogprobs([self._place(token)], [self._name(token)], [None], [None])
+        return TextLogprobs([self._place(token, echoed)], [self._name(token)], [None], [None])
 
-    def write(self, entries: Sequence[TokenLogprob]) -> TextLogprobs:
+    def write(self, entries: Sequence[TokenLogprob], echoed: str = "") -> TextLogprobs:
+        """The next tokens; `echoed` is the prompt's text while they are the prompt's."""
         return TextLogprobs(
-            text_offset=[self._place(entry.token) for entry in entries],
+            text_offset=[self._place(entry.token, echoed) for entry in entries],
             tokens=[self._name(entry.token) for entry in entries],
             token_logprobs=[entry.logprob for entry in entries],
             top_logprobs=[self._top(entry) for entry in entries],
         )
-
-    def skip(self, tokens: Sequence[int]) -> None:
-        """Tokens that are in the text, but not listed."""
-        for token in tokens:
-            self._place(token)
 
     def _top(self, entry: TokenLogprob) -> dict[str, float]:
         top = {self._name(token): logprob for token, logprob in entry.top}
         top.setdefault(self._name(entry.token), entry.logprob)
         return top
 
-    def _place(self, token: int) -> int:
+    def _place(self, token: int, echoed: str) -> int:
         offset = self._offset
         if token not in self._tokenizer.special_ids:
-            self._offset += len(self._decoder.decode(self._tokenizer.token_bytes(token)))
+            self._offset += len(self._decoder.decode(self._tokenizer.bytes_of(token)))
+        elif echoed.startswith(name := self._name(token), offset):
+            self._offset += len(name)
         return offset
 
     def _name(self, token: int) -> str:
-        raw = self._tokenizer.token_bytes(token)
+        raw = self._tokenizer.bytes_of(token)
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-def joined(left: TextLogprobs | None, right: TextLogprobs | None) -> TextLogprobs | None:
-    """Two pieces of the legacy shape in a row."""
-    if left is None or right is None:
-        return left or right
-    return TextLogprobs(
-        left.text_offset + right.text_offset,
-        left.tokens + right.tokens,
-        left.token_logprobs + right.token_logprobs,
-        left.top_logprobs + right.top_logprobs,
-    )
+def joined(*pieces: TextLogprobs | None) -> TextLogprobs | None:
+    """Pieces of the legacy shape in a row; None when there is none."""
+    there = [piece for piece in pieces if piece is not None]
+    if len(there) <= 1:
+        return there[0] if there else None
+    whole = TextLogprobs([], [], [], [])
+    for piece in there:
+        whole.text_offset += piece.text_offset
+        whole.tokens += piece.tokens
+        whole.token_logprobs += piece.token_logprobs
+        whole.top_logprobs += piece.top_logprobs
+    return whole

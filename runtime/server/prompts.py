@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from ...errors import InvalidParameter, PromptTooLong, TemplateFailed, UnknownModel
+from ...errors import InvalidParameter, PromptTooLong, RequestRejected, UnknownModel
 from ...types import Segment
+from .errors import named
 from .schemas import CompletionRequest, Message
 from .services import Services, Text
 
@@ -53,14 +54,14 @@ def turn(messages: Sequence[Message], add: bool | None, go_on: bool | None) -> T
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as templates expect them: content is one text, `developer` is `system`, absent fields are absent."""
+    """Messages as templates know them: `developer` is `system`, absent fields are absent, a refusal is a text."""
     plain = []
     for message in messages:
-        content = message.content
-        if isinstance(content, list):
-            content = "\n".join(part.text for part in content)
-        if content is None:
-            content = message.refusal or ""
+        content: str | list[dict[str, str]]
+        if isinstance(message.content, list):
+            content = [{"type": "text", "text": part.text} for part in message.content]
+        else:
+            content = message.content if message.content is not None else message.refusal or ""
         entry: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
         for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
             value = getattr(message, name)
@@ -81,46 +82,38 @@ async def render(
     plain = plain_messages(messages)
 
     def work() -> tuple[list[Segment], list[int]]:
-        try:
-            segments = text.template.render(
-                plain,
-                add_generation_prompt=how.add_generation_prompt,
-                continue_final_message=how.continue_final_message,
-                tools=None,
-                extra=extra,
-            )
-        except TemplateFailed as error:
-            raise TemplateFailed(str(error), error.field or "messages") from error
+        segments = text.template.render(
+            plain,
+            add_generation_prompt=how.add_generation_prompt,
+            continue_final_message=how.continue_final_message,
+            tools=None,
+            extra=extra,
+        )
         return segments, text.tokenizer.encode_segments(segments, bos=False)
 
-    return await _off_loop(sum(len(entry["content"]) for entry in plain), work)
+    return await _off_loop("messages", work)
 
 
-async def encode(text: Text, segments: Sequence[Segment], *, bos: bool, load: int = 0) -> list[int]:
+async def encode(text: Text, segments: Sequence[Segment], field: str, *, bos: bool, load: int = 0) -> list[int]:
     """Token ids of raw text, with the model's start token if `bos` and the model has the habit. `load` counts the
     characters of the whole request, where this is only a part of it."""
     size = sum(len(segment.text) for segment in segments)
     start = bos and text.tokenizer.add_bos
-    return await _off_loop(max(size, load), lambda: text.tokenizer.encode_segments(segments, bos=start))
+    if max(size, load) > INLINE_CHARACTERS:
+        return await _off_loop(field, lambda: text.tokenizer.encode_segments(segments, bos=start))
+    return _checked(field, lambda: text.tokenizer.encode_segments(segments, bos=start))
 
 
 async def completion_prompts(text: Text, body: CompletionRequest) -> list[Prompt]:
     """One Prompt for each that the body holds. Raises InvalidParameter and PromptTooLong."""
-    given = body.prompt
-    several: Sequence[str | list[int]]
-    if isinstance(given, str):
-        several = [given]
-    elif isinstance(given[0], int):
-        several = [[token for token in given if isinstance(token, int)]]
-    else:
-        several = [entry for entry in given if not isinstance(entry, int)]
+    several = _several(body.prompt)
     prompts = []
     load = sum(len(entry) for entry in several if isinstance(entry, str))
     for index, entry in enumerate(several):
         field = f"prompt[{index}]" if len(several) > 1 else "prompt"
         if isinstance(entry, str):
             segment = Segment(entry, body.parse_special is not False)
-            ids = await encode(text, [segment], bos=body.add_special_tokens is not False, load=load)
+            ids = await encode(text, [segment], field, bos=body.add_special_tokens is not False, load=load)
             prompts.append(Prompt(ids, entry))
         else:
             ids = entry
@@ -130,6 +123,19 @@ async def completion_prompts(text: Text, body: CompletionRequest) -> list[Prompt
             raise InvalidParameter(f"{field}: the prompt has no token to go on from", field)
         room_after(text, len(ids), field, scoring=body.max_tokens == 0)
     return prompts
+
+
+def _several(given: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:
+    if isinstance(given, str):
+        return [given]
+    ids: list[int] = []
+    several: list[str | list[int]] = []
+    for entry in given:
+        if isinstance(entry, int):
+            ids.append(entry)
+        else:
+            several.append(entry)
+    return [ids] if ids else several
 
 
 def check_ids(ids: Sequence[int], text: Text, field: str) -> None:
@@ -151,7 +157,14 @@ def room_after(text: Text, length: int, field: str, scoring: bool = False) -> in
     return room
 
 
-async def _off_loop(size: int, work: Callable[[], T]) -> T:
-    if size <= INLINE_CHARACTERS:
+async def _off_loop(field: str, work: Callable[[], T]) -> T:
+    """The result of `work`, done in a thread. A template in it may take seconds before it is stopped."""
+    return await asyncio.to_thread(_checked, field, work)
+
+
+def _checked(field: str, work: Callable[[], T]) -> T:
+    """The result of `work`; a rejection that names no field gets `field`."""
+    try:
         return work()
-    return await asyncio.to_thread(work)
+    except RequestRejected as error:
+        raise named(error, field) from error

@@ -16,6 +16,7 @@ class Record:
     """Lives in the ASGI scope of its request."""
 
     id: str
+    arrival: float  # on time.perf_counter's clock
     tenant: str = ""
     prompt_tokens: int = 0
     cached_tokens: int = 0

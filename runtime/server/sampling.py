@@ -102,7 +102,9 @@ def _response_format(form: ResponseFormat) -> Constraint | None:
     if form.type == "json_object":
         if form.schema_ is None:
             return Constraint(GrammarSpec("json_object"), "response_format")
-        return Constraint(GrammarSpec("json_schema", msgspec.json.encode(form.schema_).decode()), "response_format.schema")
+        return Constraint(
+            GrammarSpec("json_schema", msgspec.json.encode(form.schema_).decode()), "response_format.schema"
+        )
     field = "response_format.json_schema"
     if form.json_schema is None:
         raise InvalidParameter(f"{field}: this field is required", field)

@@ -95,7 +95,9 @@ class ContentPart(Body):
     def only_text(cls, value: Any) -> Any:
         kind = value.get("type") if isinstance(value, dict) else None
         if isinstance(kind, str) and kind != "text":
-            raise PydanticCustomError("part", "parts of type '{kind}' are not supported: only text", {"kind": kind[:64]})
+            raise PydanticCustomError(
+                "part", "parts of type '{kind}' are not supported, only text", {"kind": kind[:64]}
+            )
         return value
 
 

@@ -6,7 +6,7 @@ installed later; until then whoever asks gets `Unavailable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -32,9 +32,9 @@ class Tokenizer(Protocol):
 
     def encode_segments(self, segments: Sequence[Segment], *, bos: bool = False) -> list[int]: ...
 
-    def decode(self, ids: Sequence[int]) -> str: ...
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True, at_start: bool = False) -> str: ...
 
-    def token_bytes(self, token: int) -> bytes: ...
+    def bytes_of(self, token: int) -> bytes: ...
 
 
 class ChatTemplate(Protocol):

@@ -39,9 +39,9 @@ class ChatLogprobs(Struct):
     refusal: None = None
 
 
-class ChatMessage(Struct):
-    content: str
+class ChatMessage(Struct, kw_only=True):
     role: Literal["assistant"] = "assistant"
+    content: str
     refusal: None = None
 
 
@@ -50,17 +50,17 @@ class ChatChoice(Struct):
     message: ChatMessage
     finish_reason: str
     logprobs: ChatLogprobs | None = None
-    stop_reason: str | int | None | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletion(Struct):
+class ChatCompletion(Struct, kw_only=True):
     id: str
+    object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    object: Literal["chat.completion"] = "chat.completion"
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
@@ -74,17 +74,17 @@ class ChatChunkChoice(Struct):
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
-    stop_reason: str | int | None | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatChunk(Struct):
+class ChatChunk(Struct, kw_only=True):
     id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
     choices: list[ChatChunkChoice]
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
@@ -104,30 +104,30 @@ class TextChoice(Struct):
     text: str
     logprobs: TextLogprobs | None = None
     finish_reason: str | None = None
-    stop_reason: str | int | None | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class TextCompletion(Struct):
+class TextCompletion(Struct, kw_only=True):
     """A completion, or a chunk of a streamed one."""
 
     id: str
+    object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
     choices: list[TextChoice]
-    object: Literal["text_completion"] = "text_completion"
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
 
 
-class ModelCard(Struct):
+class ModelCard(Struct, kw_only=True):
     id: str
+    object: Literal["model"] = "model"
     created: int
     max_model_len: int
-    object: Literal["model"] = "model"
     owned_by: str = "bosquet"
 
 
-class ModelList(Struct):
-    data: list[ModelCard]
+class ModelList(Struct, kw_only=True):
     object: Literal["list"] = "list"
+    data: list[ModelCard]

@@ -1,4 +1,4 @@
-"""Random workloads on the engine with the hash model: I2 (a request's output is its own) and I5 (pages are conserved)."""
+"""Random workloads on the engine with the hash model: I2 (a request's output is its own), I5 (pages are conserved)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import random
 from collections import defaultdict
 
 import pytest
+from fakes import END, VOCABULARY, HashRunner, continuation
+
 from bosquet.radix_cache.policy import Lfu, Lru
 from bosquet.radix_cache.pool import PagePool
 from bosquet.radix_cache.tree import RadixCache
 from bosquet.runtime.engine import Bounds, Engine
 from bosquet.runtime.scheduler import Limits, Vocabulary
 from bosquet.types import Origin, Output, Request, SamplingParams
-from fakes import END, VOCABULARY, HashRunner, continuation
 
 PIECES = [bytes([32 + i]) for i in range(VOCABULARY)]
 

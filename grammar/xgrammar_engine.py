@@ -1,0 +1,179 @@
+"""xgrammar behind the contract of `base`.
+
+What is kept away from xgrammar, because it would take it wrongly or warn on stderr: ids outside the vocabulary (those
+from 2^32 wrap), special tokens and padding, anything after the end token, and keywords that it drops (`schema_check`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import xgrammar
+
+from ..errors import GrammarInvalid
+from ..types import GrammarSpec
+from .base import MaskRow
+from .char_sets import EVERYTHING
+from .regex import Regex
+from .schema_check import check_schema
+from .vocabulary import Vocabulary
+
+MAX_WHITESPACE = 4
+"""White space characters that may stand between two parts of a JSON text."""
+
+_MAX_FORCED = 64
+
+
+class XgrammarEngine:
+    """Compiles specs for one vocabulary. Calls may come from several threads."""
+
+    def __init__(self, vocabulary: Vocabulary, *, threads: int, max_depth: int) -> None:
+        self.vocabulary = vocabulary
+        self._max_depth = max_depth
+        info = xgrammar.TokenizerInfo(
+            list(vocabulary.text_bytes),
+            xgrammar.VocabType.RAW,
+            vocab_size=vocabulary.head_width,
+            stop_token_ids=list(vocabulary.end_ids),
+        )
+        self._compiler = xgrammar.GrammarCompiler(info, max_threads=threads, cache_enabled=False)
+
+    def compile(self, spec: GrammarSpec) -> XgrammarCompiled:
+        """Raises `GrammarInvalid` for whatever cannot be compiled, or not be enforced."""
+        try:
+            compiled = self._compile(spec)
+        except RuntimeError as error:  # xgrammar knows no other error for what it is given
+            raise GrammarInvalid(f"{spec.kind}: {_reason(error)}") from None
+        result = XgrammarCompiled(compiled, self.vocabulary)
+        first = np.zeros(self.vocabulary.mask_words, dtype=np.int32)
+        result.matcher().fill_mask(first)
+        if not first.any():
+            raise GrammarInvalid(f"{spec.kind}: no text of this vocabulary fits it")
+        return result
+
+    def _compile(self, spec: GrammarSpec) -> xgrammar.CompiledGrammar:
+        if spec.kind == "json_schema":
+            return self._compile_schema(check_schema(spec.value, max_depth=self._max_depth))
+        if spec.kind == "json_object":
+            return self._compile_schema('{"type": "object"}')
+        if spec.kind == "regex":
+            text = _written(Regex.whole(spec.value))
+            return self._compiler.compile_regex(text)
+        if spec.kind == "choice":
+            return self._compiler.compile_grammar(_choice_grammar(spec.value))
+        return self._compiler.compile_grammar(spec.value)
+
+    def _compile_schema(self, text: str) -> xgrammar.CompiledGrammar:
+        return self._compiler.compile_json_schema(text, strict_mode=True, max_whitespace_cnt=MAX_WHITESPACE)
+
+
+class XgrammarCompiled:
+    """A compiled grammar; immutable."""
+
+    def __init__(self, compiled: xgrammar.CompiledGrammar, vocabulary: Vocabulary) -> None:
+        self._compiled = compiled
+        self._vocabulary = vocabulary
+        self.size_bytes: int = compiled.memory_size_bytes
+
+    def matcher(self) -> XgrammarMatcher:
+        return XgrammarMatcher(xgrammar.GrammarMatcher(self._compiled), self._vocabulary, 0)
+
+
+class XgrammarMatcher:
+    """One output on its way. See `base.Matcher`."""
+
+    def __init__(self, matcher: xgrammar.GrammarMatcher, vocabulary: Vocabulary, accepted: int) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._accepted = accepted
+
+    @property
+    def completed(self) -> bool:
+        return bool(self._matcher.is_completed())
+
+    @property
+    def terminated(self) -> bool:
+        return bool(self._matcher.is_terminated())
+
+    def try_accept(self, ids: Sequence[int]) -> int:
+        allowed = self._vocabulary.allowed
+        for at, token in enumerate(ids):
+            possible = 0 <= token < len(allowed) and allowed[token] and not self._matcher.is_terminated()
+            if not possible or not self._matcher.accept_token(int(token)):
+                return at
+            self._accepted += 1
+        return len(ids)
+
+    def fill_mask(self, row: MaskRow) -> None:
+        if row.shape != (self._vocabulary.mask_words,) or row.dtype != np.int32:
+            raise ValueError(f"a mask row is [{self._vocabulary.mask_words}] int32, not {row.shape} {row.dtype}")
+        if self._matcher.is_terminated():
+            raise ValueError("nothing may follow an end token: there is no mask")
+        self._matcher.fill_next_token_bitmask(row)
+
+    def rollback(self, n: int) -> None:
+        if not 0 <= n <= self._accepted:
+            raise ValueError(f"{n} of {self._accepted} accepted tokens cannot be undone")
+        if n:
+            self._matcher.rollback(n)
+            self._accepted -= n
+
+    def fork(self) -> XgrammarMatcher:
+        return XgrammarMatcher(self._matcher.fork(), self._vocabulary, self._accepted)
+
+    def forced_tokens(self) -> list[int]:
+        """At most 64 of them; an end token may be the last."""
+        forced: list[int] = []
+        ahead = self
+        row = np.zeros(self._vocabulary.mask_words, dtype=np.int32)
+        while len(forced) < _MAX_FORCED and not ahead.terminated:
+            ahead.fill_mask(row)
+            token = _only_bit(row)
+            if token is None:
+                break
+            if ahead is self:
+                ahead = self.fork()
+            ahead.try_accept([token])
+            forced.append(token)
+        return forced
+
+
+def _only_bit(row: MaskRow) -> int | None:
+    words = np.flatnonzero(row)
+    if len(words) != 1:
+        return None
+    word = int(row[words[0]]) & 0xFFFFFFFF
+    return None if word & (word - 1) else int(words[0]) * 32 + word.bit_length() - 1
+
+
+def _written(regex: Regex) -> str:
+    text = regex.write(EVERYTHING)
+    if text is None:
+        raise GrammarInvalid("regex: no text matches it")
+    return text
+
+
+def _choice_grammar(value: str) -> str:
+    """A JSON list of strings as EBNF."""
+    try:
+        choices = json.loads(value)
+    except (ValueError, RecursionError):
+        raise GrammarInvalid("choice: not valid JSON") from None
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
+        raise GrammarInvalid("choice: a list of at least one string is needed")
+    for choice in choices:
+        if choice == "" or any(0xD800 <= ord(char) <= 0xDFFF for char in choice):
+            raise GrammarInvalid("choice: empty strings and halves of surrogate pairs cannot be chosen")
+    return "root ::= " + " | ".join('"' + "".join(map(_quoted, choice)) + '"' for choice in dict.fromkeys(choices))
+
+
+def _quoted(char: str) -> str:
+    return char if char.isascii() and (char.isalnum() or char == " ") else f"\\U{ord(char):08x}"
+
+
+def _reason(error: RuntimeError) -> str:
+    """The message without the time and source line that xgrammar puts before it."""
+    text = str(error).strip()
+    return text.split(": ", 1)[1] if text.startswith("[") and ": " in text else text

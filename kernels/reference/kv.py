@@ -1,0 +1,69 @@
+"""Keys and values of all pages. Knows nothing of sequences: page and slot numbers only.
+
+Storage is one tensor [layers, 2, K, P·16, d], keys before values. Heads come before pages, so that the pages of many
+rows, gathered along one axis, are already the [K, rows, length, d] operand of a batched product, and so that (head,
+slot) is one row number of a table [K·P·16, d] which sparse products can read in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..table import PAGE
+from .memory import advise_huge
+
+
+class LayerKv(NamedTuple):
+    """Views of one layer, made once."""
+
+    keys: Tensor  # [K, P·16, d]
+    values: Tensor  # [K, P·16, d]
+    pages: Tensor  # [2·K, P, 16·d], keys of all heads before values
+    key_columns: Tensor  # [d, K·P·16]
+    value_rows: Tensor  # [K·P·16, d]
+
+
+class KvStore:
+    """All layers. Zeroed at the start: what a masked position holds must at least be a number."""
+
+    def __init__(self, layers: int, kv_heads: int, pages: int, head_dim: int, dtype: torch.dtype) -> None:
+        self.kv_heads, self.pages, self.head_dim, self.dtype = kv_heads, pages, head_dim, dtype
+        self.data = torch.empty(layers, 2, kv_heads, pages * PAGE, head_dim, dtype=dtype)
+        # Before the first touch, so that the memory is never in small pages.
+        advise_huge(self.data.data_ptr(), self.data.nbytes)
+        self.data.zero_()
+        self.layers = [self._layer(i) for i in range(layers)]
+
+    def _layer(self, index: int) -> LayerKv:
+        both = self.data[index]
+        heads, pages, dim = self.kv_heads, self.pages, self.head_dim
+        return LayerKv(
+            keys=both[0],
+            values=both[1],
+            pages=both.view(2 * heads, pages, PAGE * dim),
+            key_columns=both[0].view(heads * pages * PAGE, dim).t(),
+            value_rows=both[1].view(heads * pages * PAGE, dim),
+        )
+
+    def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        """k and v [T, K, d] to `slots` [T]."""
+        store = self.layers[layer]
+        store.keys.index_copy_(1, slots, k.transpose(0, 1))
+        store.values.index_copy_(1, slots, v.transpose(0, 1))
+
+    def copy_pages(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        """(src, dst, n) one after the other, so a later copy sees what an earlier one wrote."""
+        by_page = self.data.view(-1, self.pages, PAGE, self.head_dim)
+        for src, dst, n in copies:
+            assert min(src, dst) >= 0, "page numbers are not negative"  # torch would count from the end
+            assert 0 <= n <= PAGE, n
+            by_page[:, dst, :n].copy_(by_page[:, src, :n])
+
+    def move_slots(self, src: Tensor, dst: Tensor) -> None:
+        """Slots `src` [n] to `dst` [n]; all are read before any is written. `dst` names each slot at most once."""
+        by_slot = self.data.view(-1, self.pages * PAGE, self.head_dim)
+        by_slot.index_copy_(1, dst, by_slot.index_select(1, src))

@@ -1,0 +1,129 @@
+"""The table of operations in plain torch, on the CPU. Knows nothing of requests or models.
+
+Each method is as thin as it can be: a decode step of 30 layers calls about 300 of them, and at small batches the Python
+around a tensor operation costs as much as the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..table import AttentionRow
+from .attention import Workspace, attend
+from .kv import KvStore
+from .linear import PackedLinear, linear, pack_linear
+from .plan import AttentionPlan, sparse_products_work
+
+_MINUS_INF_BITS = -0x0080_0000  # float32 -inf as int32
+
+
+class ReferenceOps:
+    """Implements `kernels.table.Ops`. Holds workspace, so it serves one thread at a time."""
+
+    name = "reference"
+
+    def __init__(self) -> None:
+        self._workspace = Workspace()
+        self._sparse = sparse_products_work()
+        bit = torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1
+        self._kept_by_byte = bit.neg().to(torch.int32)  # [256, 8]: -1 (all ones) where the bit is set, else 0
+
+    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
+        return pack_linear(weight, bias)
+
+    def linear(self, x: Tensor, weight: PackedLinear) -> Tensor:
+        return linear(x, weight)
+
+    def embedding(self, ids: Tensor, weight: Tensor) -> Tensor:
+        return functional.embedding(ids, weight)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        if x.dtype == weight.dtype == torch.float32:
+            return functional.rms_norm(x, (x.shape[-1],), weight, eps)
+        wide = x.float()
+        scale = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+        return torch.mul(wide, scale).mul_(weight).to(x.dtype)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        total = residual.add_(x)
+        return self.rms_norm(total, weight, eps), total
+
+    def make_kv(self, layers: int, kv_heads: int, pages: int, head_dim: int, dtype: torch.dtype) -> KvStore:
+        return KvStore(layers, kv_heads, pages, head_dim, dtype)
+
+    def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = cos.unsqueeze(1).float(), sin.unsqueeze(1).float()
+        heads = q.shape[1]
+        both = _side_by_side(q, k)
+        if both is None:
+            return _rotate(q, cos, sin), _rotate(k, cos, sin)
+        turned = _rotate(both, cos, sin)
+        return turned[:, :heads], turned[:, heads:]
+
+    def write_kv(self, kv: KvStore, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        kv.write(layer, k, v, slots)
+
+    def plan_attention(self, rows: Sequence[AttentionRow], device: torch.device) -> AttentionPlan:
+        assert device.type == "cpu", device
+        return AttentionPlan(rows, sparse=self._sparse)
+
+    def attention(
+        self, q: Tensor, kv: KvStore, layer: int, plan: AttentionPlan, scale: float, window: int | None = None
+    ) -> Tensor:
+        return attend(q, kv, layer, plan, scale, window, self._workspace)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, -1)
+        return functional.silu(gate).mul_(up)
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, -1)
+        return functional.gelu(gate, approximate="tanh").mul_(up)
+
+    def head(self, x: Tensor, weight: PackedLinear) -> Tensor:
+        return linear(x, weight).float()
+
+    def apply_mask(self, logits: Tensor, bits: Tensor, rows: Tensor) -> None:
+        # With -1 or 0 for each token, `and` and `or` on the bit patterns set -inf without a branch: a masked fill of
+        # a row of 49,152 takes three times as long when the bits are mixed.
+        width = logits.shape[1]
+        for words, row in zip(bits, rows.tolist(), strict=True):
+            octets = words.contiguous().view(torch.uint8).to(torch.int32)
+            kept = self._kept_by_byte.index_select(0, octets).view(-1)[:width]
+            values = logits[row].view(torch.int32)
+            values.bitwise_and_(kept)
+            values.bitwise_or_(kept.bitwise_not_().bitwise_and_(_MINUS_INF_BITS))
+
+    def copy_pages(self, kv: KvStore, copies: Sequence[tuple[int, int, int]]) -> None:
+        kv.copy_pages(copies)
+
+    def move_slots(self, kv: KvStore, src: Tensor, dst: Tensor) -> None:
+        kv.move_slots(src, dst)
+
+
+def _side_by_side(q: Tensor, k: Tensor) -> Tensor | None:
+    """q [T, H, d] and k [T, K, d] as one view [T, H + K, d], when they are neighbours in one projection's output."""
+    heads, dim = q.shape[1:]
+    if (
+        q.stride() != k.stride()
+        or q.stride()[1:] != (dim, 1)
+        or k.data_ptr() - q.data_ptr() != heads * dim * q.element_size()
+        or k.untyped_storage().data_ptr() != q.untyped_storage().data_ptr()
+    ):
+        return None
+    return q.as_strided((q.shape[0], heads + k.shape[1], dim), q.stride())
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [T, heads, d], cos and sin [T, 1, d/2] in float32."""
+    wide = x.float()
+    first, second = wide.chunk(2, -1)
+    out = torch.empty(wide.shape)
+    out_first, out_second = out.chunk(2, -1)
+    torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=out_second).addcmul_(first, sin)
+    return out.to(x.dtype)

@@ -1,0 +1,79 @@
+"""What the language sees of a runtime: one Protocol.
+
+Knows nothing of engines, HTTP, tensors or caches. A backend either carries token ids (capability "tokens": an engine on
+this machine, a Bosquet server) or chat messages (capability "messages": any OpenAI-compatible endpoint).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final, Protocol
+
+from ..types import Call, Chunk, Message, Origin, Segment
+
+CAPABILITIES: Final[dict[str, str]] = {
+    "tokens": "prompts as token ids",
+    "messages": "prompts as chat messages",
+    "text": "plain text without roles",
+    "continue": "generation that continues text already in its turn, or a turn that is not the assistant's",
+    "select": "choosing by log-probability",
+    "json_schema": "output held to a JSON schema",
+    "json_object": "output held to a JSON object",
+    "regex": "output held to a regular expression",
+    "choice": "output held to a list of choices",
+    "ebnf": "output held to a grammar",
+    "logprobs": "log-probabilities of the generated tokens",
+    "top_logprobs": "log-probabilities of other tokens besides the generated ones",
+    "min_tokens": "a least number of tokens",
+    "top_k": "top-k sampling",
+    "min_p": "min-p sampling",
+    "presence_penalty": "presence penalty",
+    "frequency_penalty": "frequency penalty",
+    "repetition_penalty": "repetition penalty",
+    "logit_bias": "logit bias",
+    "seed": "a seed",
+    "stop_token_ids": "stop token ids",
+    "ignore_eos": "generation past the end token",
+}
+"""Every name that `Backend.capabilities` may hold, and what it stands for. All backends have temperature, top_p,
+max_tokens and stop strings."""
+
+TOKEN_CAPABILITIES: Final = frozenset(CAPABILITIES) - {"messages"}
+"""What an engine of ours can do."""
+
+
+class Backend(Protocol):
+    """A runtime that answers calls.
+
+    Every method is awaited on the language's own event loop, in its own thread: what is bound to a loop must be made
+    in the first call, not in the constructor. Instances are hashable and can be weakly referenced, as ordinary classes
+    are.
+    """
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Names out of `CAPABILITIES`, exactly one of "tokens" and "messages" among them."""
+
+    def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
+        """The chunks of one generation; the last says `finish`. Closing the generator cancels the call and frees what
+        it held. Raises `RequestRejected`, `Overloaded`, `Unavailable`, `DeadlineExceeded`."""
+
+
+class TokenBackend(Backend, Protocol):
+    """A backend whose prompts are token ids."""
+
+    async def encode(self, segments: Sequence[Segment]) -> list[int]:
+        """Ids of the segments, encoded as one text without anything added. Only `control` segments yield control
+        tokens."""
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """Text of the ids, without control tokens; an unfinished character becomes U+FFFD."""
+
+    async def text_start(self) -> list[int]:
+        """The ids that stand before a plain text (a begin-of-text token, for models that want one), or none."""
+
+    async def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> list[Segment]:
+        """The chat template's text for the messages, contents not `control`. Raises `TemplateFailed`."""
+
+    async def score(self, ids: Sequence[int], choices: Sequence[Sequence[int]], origin: Origin) -> list[list[float]]:
+        """For each choice the log-probability of each of its tokens, when the choice follows `ids` (not empty)."""

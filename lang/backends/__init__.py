@@ -1,0 +1,1 @@
+"""Backends that reach a runtime over HTTP."""

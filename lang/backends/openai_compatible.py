@@ -1,0 +1,76 @@
+"""Any OpenAI-compatible endpoint as a backend: chat messages, no token ids.
+
+Knows nothing of tokens, templates or caches. What the protocol cannot do is not among the capabilities, so the language
+refuses it by name; nothing is dropped or imitated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+
+import httpx
+
+from ...types import Call, Chunk
+from ..backend import CAPABILITIES
+from .client import Client, HttpBackend, Json, grammar_fields, sampling_fields, usage_counts
+
+PROTOCOL = frozenset(
+    ("messages", "json_schema", "json_object", "presence_penalty", "frequency_penalty", "logit_bias", "seed")
+)
+"""What OpenAI's own chat protocol offers of `CAPABILITIES`."""
+
+_NEVER = frozenset(("tokens", "text", "select", "logprobs", "top_logprobs"))
+
+
+class OpenAICompatible(HttpBackend):
+    """`OpenAICompatible("https://api.openai.com/v1", "some-model", api_key)`.
+
+    Many servers can do more than the protocol says. `also` names what this one can: `regex`, `choice`, `ebnf`, `top_k`,
+    `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`, `stop_token_ids` are then sent as fields of these names
+    (`ebnf` as `grammar`), and `continue` as `continue_final_message`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        api_key: str | None = None,
+        *,
+        also: Iterable[str] = (),
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        more = frozenset(also)
+        impossible = more & _NEVER | more - CAPABILITIES.keys()
+        if impossible:
+            raise ValueError(f"chat completions cannot do {', '.join(sorted(impossible))}")
+        super().__init__(Client(url, api_key, transport))
+        self.capabilities = PROTOCOL | more
+        self._model = model
+
+    async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
+        body: Json = {
+            "model": self._model,
+            "messages": list(call.messages),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **sampling_fields(call.sampling),
+            **grammar_fields(call.grammar),
+        }
+        last = body["messages"][-1]
+        if last["role"] == "assistant" and not last["content"]:
+            body["messages"].pop()  # the turn that is to be generated
+        else:
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
+        async with aclosing(self._client.events("/chat/completions", body)) as events:
+            async for event in events:
+                choices = event.get("choices") or [{}]
+                delta = choices[0].get("delta") or {}
+                prompt, completion, cached = usage_counts(event)
+                yield Chunk(
+                    text=delta.get("content") or "",
+                    finish=choices[0].get("finish_reason"),
+                    prompt_tokens=prompt,
+                    completion_tokens=completion,
+                    cached_tokens=cached,
+                )

@@ -1,0 +1,233 @@
+"""One line of a program's run: what was written, the calls in their order, the variables.
+
+Knows nothing of the face that the user's code sees (`state`). Writing returns at once. A call starts as soon as the one
+before it in its branch has ended, so branches run side by side without a thread of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..errors import ProgramError
+from .calls import ask, require
+from .expressions import Gen, Select
+from .loop import language_loop
+from .run import Run
+from .tokens import encode_for_fork
+from .transcript import Close, Op, Open, Transcript, Write
+from .values import Gathered, Given, Meta, Promised, Variable
+
+Point = asyncio.Future[Transcript | ProgramError]
+"""A transcript to come, or why it will not. Touched on the language's loop only, once it is shared."""
+
+
+class Branch:
+    """A branch is written by one thread at a time. `path` is "" for the main branch, "2" or "0.2" for others."""
+
+    def __init__(
+        self,
+        run: Run,
+        path: str = "",
+        start: Point | None = None,
+        inherited: Mapping[str, Variable] | None = None,
+        role: str | None = None,
+    ) -> None:
+        self.run = run
+        self.path = path
+        self.own: dict[str, Variable] = {}
+        self.role = role  # of the open turn
+        self._inherited = dict(inherited or {})
+        self._tail = start if start is not None else _at(Transcript())
+        self._pending: list[Op] = []
+        self._borrowed_turn = role is not None  # opened before the fork that made this branch
+        self._chat: bool | None = None  # None: nothing written yet
+        self._calls = 0
+        self._children = 0
+        self._joined = False
+        self._turn_text = False
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def open(self, role: str) -> None:
+        """Begin a turn."""
+        self._check_writable()
+        if self._borrowed_turn:
+            self.close()
+        if self.role is not None:
+            raise RuntimeError(f"the {self.role} turn is still open: a turn cannot stand inside another")
+        if self._chat is False:
+            raise RuntimeError(f"a {role} turn cannot follow plain text: use roles throughout, or not at all")
+        self._chat, self.role, self._turn_text = True, role, False
+        self._pending.append(Open(role))
+
+    def close(self) -> None:
+        """End the open turn."""
+        self.role, self._borrowed_turn = None, False
+        self._pending.append(Close())
+
+    def write(self, text: str) -> None:
+        """Add text. Empty text is nothing."""
+        if text:
+            self._check_place()
+            self._pending.append(Write(text))
+            self._turn_text = True
+
+    def call(self, piece: Gen | Select) -> None:
+        """Start a call. Raises `Unsupported`; every later failure is raised where the value is read."""
+        self._check_place()
+        require(self.run, piece)
+        if not self.run.carries_tokens and (self._turn_text or self.role != "assistant"):
+            self.run.require("continue")
+        self._calls += 1
+        step = piece.name or f"#{self._calls}"
+        promise = Promised()
+        if piece.name:
+            self.own[piece.name] = promise
+        origin = self.run.origin(self.path, step)
+        self._turn_text = True
+
+        async def work(transcript: Transcript) -> Transcript:
+            answer = await ask(self.run, transcript, piece, origin)
+            self.run.usage.add(answer.meta)
+            if answer.wrong is None:
+                promise.keep(answer.value, answer.meta)
+            else:
+                fail(self.run.error(self.path, step, answer.wrong), answer.meta)
+            return answer.transcript
+
+        def fail(error: ProgramError, meta: Meta | None = None) -> None:
+            self.run.broken.append(promise)
+            promise.fail(error, meta)
+            self.run.hear(self.path, step, error)
+
+        self._advance(step, work, fail)
+
+    # -- forks --------------------------------------------------------------------------------------------------------
+
+    def fork(self, count: int) -> list[Branch]:
+        """Branches that go on from here, with the same ids up to here. Returns at once."""
+        self._check_writable()
+        if count < 1:
+            raise ValueError(f"a fork needs at least one branch, not {count}")
+        if self._pending:
+            self._advance("fork", self._settle, lambda error: None)
+        first, self._children = self._children, self._children + count
+        known = {**self._inherited, **self.own}
+        return [self._child(str(first + i), known) for i in range(count)]
+
+    def _child(self, name: str, known: Mapping[str, Variable]) -> Branch:
+        path = f"{self.path}.{name}" if self.path else name
+        child = Branch(self.run, path, self._tail, known, self.role)
+        child._chat, child._turn_text = self._chat, self._turn_text
+        return child
+
+    def join(self, branches: Sequence[Branch]) -> None:
+        """Take over the branches' own variables, as lists. The branches are over."""
+        for branch in branches:
+            if branch.run is not self.run or branch.path.rpartition(".")[0] != self.path or branch is self:
+                raise ValueError("only branches forked from this state can be joined to it")
+            if branch._joined:
+                raise RuntimeError(f"branch {branch.path} has been joined already")
+        for branch in branches:
+            branch._joined = True
+        names = dict.fromkeys(name for branch in branches for name in branch.own)
+        for name in names:
+            self.own[name] = Gathered([branch.own.get(name) for branch in branches])
+
+    # -- variables ----------------------------------------------------------------------------------------------------
+
+    def variable(self, name: str) -> Variable:
+        """Raises KeyError, saying which there are."""
+        found = self.own.get(name) or self._inherited.get(name)
+        if found is None:
+            known = ", ".join(repr(other) for other in self.names()) or "none yet"
+            raise KeyError(f"{self.run.program} has no variable {name!r} here (there is: {known})")
+        return found
+
+    def names(self) -> Iterator[str]:
+        """Names of all variables that can be read here."""
+        yield from {**self._inherited, **self.own}
+
+    def set(self, name: str, value: Any) -> None:
+        """Set a variable to a value that is there."""
+        self._check_writable()
+        self.own[name] = Given(value)
+
+    async def transcript(self) -> Transcript:
+        """All that was written up to now, once its calls are done. Raises the ProgramError of the first that failed.
+        Awaited on the language's loop."""
+        ops = tuple(self._pending)
+        point = await asyncio.shield(self._tail)
+        if isinstance(point, ProgramError):
+            raise point
+        return point.write(ops)
+
+    # -- order --------------------------------------------------------------------------------------------------------
+
+    async def _settle(self, transcript: Transcript) -> Transcript:
+        if self.run.layout is None:
+            return transcript
+        return await encode_for_fork(transcript, self.run.tokens, self.run.layout)
+
+    def _advance(
+        self, step: str, work: Callable[[Transcript], Awaitable[Transcript]], fail: Callable[[ProgramError], None]
+    ) -> None:
+        """Put `work` at the end of the branch: it gets the transcript once everything before has ended."""
+        before, after = self._tail, language_loop().create_future()
+        ops, self._pending = tuple(self._pending), []
+        self._tail = after
+
+        def give_up(cause: BaseException) -> None:
+            error = self.run.error(self.path, step, cause)
+            fail(error)
+            after.set_result(error)
+
+        async def go() -> None:
+            try:
+                point = await asyncio.shield(before)
+                if isinstance(point, ProgramError):
+                    raise _NotRun(point)
+                after.set_result(await work(point.write(ops)))
+            except _NotRun as skipped:
+                give_up(skipped.error)
+            except asyncio.CancelledError as cancelled:
+                give_up(cancelled)
+                raise
+            except Exception as error:  # whatever a backend raises is raised again where the value is read
+                give_up(error)
+
+        def never_ran() -> None:
+            if not after.done():
+                give_up(asyncio.CancelledError())
+
+        self.run.start(go(), never_ran)
+
+    def _check_writable(self) -> None:
+        if self._joined:
+            raise RuntimeError(f"branch {self.path} has been joined; write to the state it was forked from")
+        if self.run.closed:
+            raise RuntimeError(f"the run of {self.run.program} is over; its state can only be read")
+
+    def _check_place(self) -> None:
+        self._check_writable()
+        if self.role is None:
+            if self._chat:
+                raise RuntimeError("text outside a turn: put it into s.user(...), s.assistant(...) or s.system(...)")
+            self.run.require("text")
+            self._chat = False
+
+
+class _NotRun(Exception):
+    """A step was not reached, because one before it failed."""
+
+    def __init__(self, error: ProgramError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _at(transcript: Transcript) -> Point:
+    point: Point = language_loop().create_future()
+    point.set_result(transcript)
+    return point

@@ -1,0 +1,63 @@
+"""How `select` picks: pure functions over log-probabilities.
+
+Knows nothing of models. For C choices, `ids[c]` are the tokens of choice c and `scores[c]` their log-probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Ids = Sequence[Sequence[int]]
+Scores = Sequence[Sequence[float]]
+
+
+class Chosen(NamedTuple):
+    """The winner's place, and one figure a choice (higher is better)."""
+
+    winner: int
+    scores: list[float]
+
+
+def _best(scores: list[float]) -> Chosen:
+    return Chosen(max(range(len(scores)), key=scores.__getitem__), scores)
+
+
+def by_mean(scores: Scores) -> Chosen:
+    """The best mean log-probability of a token, so that long choices are not at a loss."""
+    return _best([sum(row) / len(row) for row in scores])
+
+
+def by_gain(scores: Scores, alone: Scores) -> Chosen:
+    """The most pointwise mutual information with the text before: log p(choice | text) - log p(choice).
+
+    The second term, `alone`, is measured without the text. Holtzman et al. 2021, "Surface form competition".
+    """
+    return _best([sum(row) - sum(base) for row, base in zip(scores, alone, strict=True)])
+
+
+def greedily(ids: Ids, scores: Scores) -> Chosen:
+    """Token by token, keep the choices that go on with the likeliest token.
+
+    A choice that is over counts as going on with its own mean. Choices with the same token at the same place are kept
+    or dropped together, whatever the last bits of their figures; so rounding never decides between them. The figures
+    returned are the means.
+    """
+    means = by_mean(scores).scores
+    alive = list(range(len(ids)))
+    place = 0
+    while len(alive) > 1:
+        branches: dict[int | None, list[int]] = {}
+        figures: dict[int | None, float] = {}
+        for choice in alive:
+            over = place >= len(ids[choice])
+            token = None if over else ids[choice][place]
+            figure = means[choice] if over else scores[choice][place]
+            branches.setdefault(token, []).append(choice)
+            figures[token] = max(figure, figures.get(token, figure))
+        best = max(figures, key=figures.__getitem__)
+        alive = branches[best]
+        if best is None:
+            break
+        place += 1
+    return Chosen(alive[0], means)

@@ -1,0 +1,84 @@
+"""One program function, one backend, one set of arguments: everything that is needed to carry it out.
+
+Knows nothing of who waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, Generic, TypeVar
+
+from ..errors import ProgramError
+from .branch import Branch
+from .defaults import use
+from .loop import function_threads, hop, submit
+from .result import Result
+from .run import Run
+from .state import State
+from .transcript import Transcript
+
+R = TypeVar("R")
+
+
+class Job(Generic[R]):
+    """Carried out once, by one of the two `execute`s."""
+
+    def __init__(self, run: Run, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.run = run
+        self.branch = Branch(run)
+        self._function = function
+        self._args = args
+        self._kwargs = kwargs
+
+    def execute_here(self) -> Result[R]:
+        """Run a sync function in the calling thread. Raises what it raises, with all calls cancelled."""
+        try:
+            value = self._call()
+            said = submit(self._end()).result()
+        except BaseException:
+            self.run.cancel()
+            raise
+        finally:
+            self.run.closed = True
+        return Result(self.branch, said, value, None)
+
+    async def execute(self, threads: Executor | None = None) -> Result[R]:
+        """Run the function from any event loop: an async one right there, a sync one in a thread. Raises as above."""
+        try:
+            if inspect.iscoroutinefunction(self._function):
+                with use(self.run.backend):
+                    value = await self._function(State(self.branch), *self._args, **self._kwargs)
+            else:
+                context = contextvars.copy_context()
+                here = asyncio.get_running_loop()
+                value = await here.run_in_executor(threads or function_threads(), context.run, self._call)
+            said = await hop(self._end())
+        except BaseException:
+            self.run.cancel()
+            raise
+        finally:
+            self.run.closed = True
+        return Result(self.branch, said, value, None)
+
+    async def attempt(self, threads: Executor | None = None) -> Result[R]:
+        """As `execute`, but what the function raises becomes the result's error."""
+        try:
+            return await self.execute(threads)
+        except Exception as error:  # reported as this job's result; the others go on
+            return Result(self.branch, await hop(self._end()), None, error)
+
+    def _call(self) -> Any:
+        with use(self.run.backend):  # a program that this one runs has the same backend
+            return self._function(State(self.branch), *self._args, **self._kwargs)
+
+    async def _end(self) -> Transcript | ProgramError:
+        """All calls are over; what was said."""
+        await self.run.drain()
+        try:
+            return await self.branch.transcript()
+        except ProgramError as error:
+            return error

@@ -1,0 +1,107 @@
+"""The language's own event loop: one thread in which every call of every program runs.
+
+Knows nothing of programs or backends. User code of sync programs never runs here, so nothing blocks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+THREADS = 64
+"""Most sync program functions that run at the same time besides the caller's own thread."""
+
+
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+class _Background:
+    """A loop in a daemon thread, and a pool for sync functions. Made on first use, once a process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="bosquet-program")
+        self.closables: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._thread = threading.Thread(target=self._serve, name="bosquet-loop", daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    async def _wind_down(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for closable in list(self.closables):
+            await closable.aclose()
+        await self.loop.shutdown_asyncgens()
+
+    def _stop(self) -> None:
+        if self.pid != os.getpid():
+            return  # a forked child has the object but not the thread
+        asyncio.run_coroutine_threadsafe(self._wind_down(), self.loop).result(timeout=5)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout=5)
+        self.loop.close()
+
+
+_background: _Background | None = None
+_lock = threading.Lock()
+
+
+def _get() -> _Background:
+    global _background
+    if _background is None or _background.pid != os.getpid():
+        with _lock:
+            if _background is None or _background.pid != os.getpid():
+                _background = _Background()
+    return _background
+
+
+def language_loop() -> asyncio.AbstractEventLoop:
+    """The loop, started if need be."""
+    return _get().loop
+
+
+def function_threads() -> ThreadPoolExecutor:
+    """The threads in which sync functions run when their caller must not be blocked."""
+    return _get().pool
+
+
+def close_at_exit(closable: Closable) -> None:
+    """Have `closable.aclose()` awaited on the loop before the interpreter ends, if it still lives then."""
+    _get().closables.add(closable)
+
+
+def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    """Run it on the loop, from any thread."""
+    return asyncio.run_coroutine_threadsafe(coroutine, language_loop())
+
+
+async def hop(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run it on the language's loop and await it on the caller's."""
+    if asyncio.get_running_loop() is language_loop():
+        return await coroutine
+    return await asyncio.wrap_future(submit(coroutine))
+
+
+def inside_a_loop() -> bool:
+    """Whether the calling thread runs an event loop, so that blocking it would be wrong."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

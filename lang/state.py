@@ -1,0 +1,171 @@
+"""The state of a program, as its code sees it.
+
+Knows nothing of how calls run (`branch` does). Writing to a state returns at once; reading a variable waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Self
+
+from ..types import Message
+from .branch import Branch
+from .expressions import Expression, pieces_of
+from .loop import inside_a_loop, submit
+from .run import Usage
+from .transcript import Transcript
+
+
+class State:
+    """One conversation, or one text, that grows.
+
+        s.system("Answer in one word.")
+        s.user("The capital of France?")
+        s.assistant(bosquet.gen("capital", max_tokens=8))
+        print(s["capital"])
+
+    A program without roles writes plain text: `s += "Q: ..."; s += bosquet.gen("answer")`.
+    """
+
+    def __init__(self, branch: Branch) -> None:
+        self._branch = branch
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def append(self, content: str | Expression) -> None:
+        """Add text, `gen(...)`, `select(...)`, or these joined by `+`, to the open turn or to the plain text."""
+        for piece in pieces_of(content):
+            if isinstance(piece, str):
+                self._branch.write(piece)
+            else:
+                self._branch.call(piece)
+
+    def __iadd__(self, content: str | Expression) -> Self:
+        self.append(content)
+        return self
+
+    def turn(self, role: str, *content: str | Expression) -> AbstractContextManager[State]:
+        """A whole turn with this content; or, without content, a block: `with s.turn("user"): s += "..."`."""
+        if not content:
+            return _Block(self, self._branch, role)
+        for part in content:
+            pieces_of(part)  # a wrong type is refused before the turn is opened
+        with _Block(self, self._branch, role):
+            for part in content:
+                self.append(part)
+        return _Block(self, self._branch, role, over=True)
+
+    def system(self, *content: str | Expression) -> AbstractContextManager[State]:
+        """A turn of the system's."""
+        return self.turn("system", *content)
+
+    def user(self, *content: str | Expression) -> AbstractContextManager[State]:
+        """A turn of the user's."""
+        return self.turn("user", *content)
+
+    def assistant(self, *content: str | Expression) -> AbstractContextManager[State]:
+        """A turn of the assistant's, where `gen` and `select` usually stand."""
+        return self.turn("assistant", *content)
+
+    # -- forks --------------------------------------------------------------------------------------------------------
+
+    def fork(self, count: int) -> list[State]:
+        """`count` states that go on from here, side by side. They share the tokens up to here, which are computed once.
+
+        Text before a fork and text after it are encoded apart. A turn that is open is open in each branch, and ends
+        with the branch's next turn.
+        """
+        return [State(branch) for branch in self._branch.fork(count)]
+
+    def join(self, branches: Sequence[State]) -> None:
+        """End the branches and take over their variables: one that they set becomes a list, in their order.
+
+        Does not wait: reading such a list does. The branches' text is not added; say what of it is to be known.
+        """
+        self._branch.join([branch._branch for branch in branches])
+
+    # -- variables ----------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Any:
+        """The variable's value; waits for it. Raises `ProgramError` if its call failed, KeyError if there is none.
+
+        In an async program, where waiting would block the event loop, a value that is not there yet is an error: use
+        `await s.get(name)`.
+        """
+        variable = self._branch.variable(name)
+        if not variable.ready() and inside_a_loop():
+            raise RuntimeError(f"{name!r} is not there yet, and an async program must not block: await s.get({name!r})")
+        return variable.read()
+
+    async def get(self, name: str) -> Any:
+        """The variable's value, awaited. Raises as `s[name]` does."""
+        return await self._branch.variable(name).wait()
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Set a variable, for later steps, for `join` and for the result."""
+        self._branch.set(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return name in tuple(self._branch.names())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._branch.names()))
+
+    def ready(self, name: str) -> bool:
+        """Whether `s[name]` would return, or raise, at once."""
+        return self._branch.variable(name).ready()
+
+    def meta(self, name: str) -> Any:
+        """The `Meta` of the variable's call: token counts, cached tokens, finish reason, log-probabilities, scores. A
+        list of them after `join`; None for a variable that was set. Waits as `s[name]` does."""
+        variable = self._branch.variable(name)
+        if not variable.ready() and inside_a_loop():
+            raise RuntimeError(f"{name!r} is not there yet: await s.get({name!r}) first")
+        return variable.meta()
+
+    # -- what was said ------------------------------------------------------------------------------------------------
+
+    @property
+    def text(self) -> str:
+        """Everything so far, as the model sees it; waits for the calls that are under way. Sync programs only."""
+        return self._transcript("text").text
+
+    @property
+    def messages(self) -> list[Message]:
+        """The turns so far, likewise."""
+        return self._transcript("messages").messages
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The token ids so far, without text that no call has needed yet; none on a message backend."""
+        return self._transcript("ids").ids
+
+    @property
+    def usage(self) -> Usage:
+        """Calls and tokens of the whole run up to now."""
+        return self._branch.run.usage
+
+    def _transcript(self, what: str) -> Transcript:
+        if inside_a_loop():
+            raise RuntimeError(f"s.{what} may have to wait, and an async program must not block: read the result's")
+        return submit(self._branch.transcript()).result()
+
+
+class _Block(AbstractContextManager[State]):
+    """A turn that is open while the block runs; or one that is over, which cannot be a block."""
+
+    def __init__(self, state: State, branch: Branch, role: str, *, over: bool = False) -> None:
+        self._state, self._branch, self._role, self._over = state, branch, role, over
+
+    def __enter__(self) -> State:
+        if self._over:
+            raise TypeError("a turn with content is complete: write s.user(...), or `with s.user():` and s += ...")
+        self._branch.open(self._role)
+        return self._state
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._branch.close()

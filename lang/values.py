@@ -1,0 +1,131 @@
+"""Values that a program's variables hold, some of them still to come.
+
+Knows nothing of who produces them. A value is read by blocking (sync programs) or awaited (async ones).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..errors import ProgramError
+from ..types import FinishReason, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """What is known of one call.
+
+    `ids` are empty on a message backend, `scores` (one a choice, higher is better) are there after `select` only, and
+    counts that the backend does not tell are 0. `seconds` is from sending the call to its last token.
+    """
+
+    text: str
+    ids: tuple[int, ...] = ()
+    finish: FinishReason = "stop"
+    stop: str | int | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    scores: dict[str, float] | None = None
+    seconds: float = 0.0
+
+
+class Variable(Protocol):
+    """A value, now or later."""
+
+    def ready(self) -> bool:
+        """Whether reading would return, or raise, at once."""
+
+    def read(self) -> Any:
+        """The value; blocks until it is there. Raises the `ProgramError` of the call that failed."""
+
+    async def wait(self) -> Any:
+        """The same, awaited; works on any event loop."""
+
+    def meta(self) -> Any:
+        """The call's `Meta`; blocks likewise."""
+
+
+class Given:
+    """A value that the program itself set."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def ready(self) -> bool:
+        return True
+
+    def read(self) -> Any:
+        return self._value
+
+    async def wait(self) -> Any:
+        return self._value
+
+    def meta(self) -> None:
+        return None
+
+
+class Promised:
+    """The value of one call. Settled once, by the call; whoever comes second changes nothing."""
+
+    def __init__(self) -> None:
+        self._value: Future[Any] = Future()
+        self._meta: Future[Meta] = Future()
+        self.seen = False  # whether somebody has asked for the value
+
+    def keep(self, value: Any, meta: Meta) -> None:
+        if not self._meta.done():
+            self._meta.set_result(meta)
+            self._value.set_result(value)
+
+    def fail(self, error: ProgramError, meta: Meta | None = None) -> None:
+        """`meta` is there when the call went well and only its text is not what was wanted."""
+        if not self._meta.done():
+            if meta is None:
+                self._meta.set_exception(error)
+            else:
+                self._meta.set_result(meta)
+            self._value.set_exception(error)
+
+    def ready(self) -> bool:
+        return self._value.done()
+
+    def read(self) -> Any:
+        self.seen = True
+        return self._value.result()
+
+    async def wait(self) -> Any:
+        self.seen = True
+        # Shielded: a reader that gives up must not cancel the value for the others.
+        return await asyncio.shield(asyncio.wrap_future(self._value))
+
+    def meta(self) -> Meta:
+        return self._meta.result()
+
+    def error(self) -> BaseException | None:
+        """Why there is no value, once ready."""
+        return self._value.exception() if self._value.done() else None
+
+
+class Gathered:
+    """One variable's values in all branches of a fork, in their order; None where a branch has no such variable."""
+
+    def __init__(self, branches: Sequence[Variable | None]) -> None:
+        self._branches = branches
+
+    def ready(self) -> bool:
+        return all(variable is None or variable.ready() for variable in self._branches)
+
+    def read(self) -> list[Any]:
+        return [None if variable is None else variable.read() for variable in self._branches]
+
+    async def wait(self) -> list[Any]:
+        return [None if variable is None else await variable.wait() for variable in self._branches]
+
+    def meta(self) -> list[Any]:
+        return [None if variable is None else variable.meta() for variable in self._branches]

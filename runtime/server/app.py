@@ -1,0 +1,59 @@
+"""Puts the HTTP application together from its routes. Starts nothing: `serve` runs it, `lifespan` is the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from ... import __version__
+from ..engine_api import EngineApi
+from .chat import chat_router
+from .completions import completion_router
+from .config import ServerConfig
+from .docs import install_docs
+from .envelope import Envelope
+from .errors import install_error_handlers
+from .health import health_router
+from .keys import load_keyring
+from .metrics import Metrics
+from .models import model_router
+from .services import Lifecycle, Services, TextServices
+from .tokenize import tokenize_router
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+ROUTERS = (chat_router, completion_router, model_router, tokenize_router, health_router)
+
+
+def create_app(
+    engine: EngineApi, text: TextServices, config: ServerConfig, lifespan: Lifespan | None = None
+) -> FastAPI:
+    """The application. `lifespan` starts and stops what `engine` needs, and installs `text` once it is known; until
+    then requests get 503. Raises ConfigError for a bad keys file. `app.state.services` holds what the routes share."""
+    keys = load_keyring(config.keys_file)
+    services = Services(engine, text, config, keys, Metrics(), Lifecycle())
+    app = FastAPI(
+        title="Bosquet",
+        summary="A runtime for agent programs on language models; speaks the OpenAI protocol.",
+        version=__version__,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.services = services
+    app.state.keys = keys
+    for router in ROUTERS:
+        app.include_router(router(services))
+    install_error_handlers(app)
+    install_docs(app)
+    app.add_middleware(Envelope, metrics=services.metrics, lifecycle=services.lifecycle)
+    if config.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(config.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )
+    return app

@@ -1,0 +1,109 @@
+"""What surrounds every request: its id, the count of those in flight, refusal while draining, metrics, the access log,
+and the last resort for our own bugs. Knows nothing of the routes."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ...errors import BosquetError, Unavailable
+from .errors import CLIENT_GONE, error_response
+from .metrics import Metrics
+from .record import Record, attach
+from .services import Lifecycle
+
+access = logging.getLogger("bosquet.access")
+log = logging.getLogger("bosquet.server")
+
+REQUEST_ID = "x-request-id"
+ALWAYS_OPEN = ("/health", "/metrics", "/version")
+
+
+class Envelope:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, lifecycle: Lifecycle) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._lifecycle = lifecycle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = Record(_request_id(scope), time.perf_counter())
+        attach(scope, record)
+        reply = _Reply(send, record.id)
+        self._lifecycle.enter()
+        try:
+            await self._guarded(scope, receive, reply)
+        finally:
+            self._lifecycle.leave()
+            self._note(scope, record, reply.status, time.perf_counter() - record.arrival)
+
+    async def _guarded(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
+        if self._lifecycle.draining and scope["path"] not in ALWAYS_OPEN:
+            refusal = error_response(Unavailable("the server is shutting down"))
+            await refusal(scope, receive, reply)
+            return
+        try:
+            await self._app(scope, receive, reply)
+        except Exception:
+            log.exception("request %s failed through a fault of ours", reply.request_id)
+            if reply.status:  # too late for a status; the closed connection says that the answer is not whole
+                raise
+            await error_response(BosquetError("internal error"))(scope, receive, reply)
+
+    def _note(self, scope: Scope, record: Record, status: int, seconds: float) -> None:
+        status = CLIENT_GONE if record.gone or not status else status
+        if record.gone:
+            self._metrics.disconnects.inc()
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self._metrics.http.labels(route, _method(scope), str(status)).inc()
+        if access.isEnabledFor(logging.INFO):
+            facts: dict[str, Any] = {
+                "id": record.id,
+                "tenant": record.tenant,
+                "method": scope["method"],
+                "route": route,
+                "status": status,
+                "prompt_tokens": record.prompt_tokens,
+                "cached_tokens": record.cached_tokens,
+                "completion_tokens": record.completion_tokens,
+                "ms": round(seconds * 1000, 1),
+            }
+            access.info(" ".join(f"{name}={value}" for name, value in facts.items()), extra={"facts": facts})
+
+
+class _Reply:
+    """The way back: remembers the status, adds the request's id."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self.request_id = request_id
+        self.status = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            MutableHeaders(scope=message)[REQUEST_ID] = self.request_id
+        await self._send(message)
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's own if it is short and plain, else a new one."""
+    given = Headers(scope=scope).get(REQUEST_ID, "")
+    if 0 < len(given) <= 128 and given.isascii() and given.isprintable() and " " not in given:
+        return given
+    return f"req-{uuid.uuid4().hex}"
+
+
+def _method(scope: Scope) -> str:
+    """Metrics must not grow with whatever methods a client makes up."""
+    method: str = scope["method"]
+    return method if method in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH") else "other"

@@ -1,0 +1,88 @@
+"""The house's own rules hold, and each can fail."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def rules() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("house_rules", ROOT / "scripts" / "house_rules.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["house_rules"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_this_tree_keeps_them(rules: ModuleType) -> None:
+    assert rules.violations(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("lang/long.py", "x = 1\n" * 401, "401 lines"),
+        ("lang/f.py", "def f():\n" + "    x = 1\n" * 60, "f has 61 lines"),
+        ("lang/m.py", "class ThingMixin: ...\n", "no mixins"),
+        ("lang/a.py", "from bosquet.types import Row\n", "imports bosquet absolutely"),
+        ("lang/b.py", "from ..runtime import engine\n", "imports runtime"),
+        ("kernels/c.py", "from ..radix_cache.tree import X\n", "imports radix_cache"),
+        ("grammar/d.py", "def f():\n    from ..kernels import table\n", "imports kernels"),
+        ("types.py", "from .errors import X\n", "it may import nothing of ours"),
+        ("runtime/e.py", "import os\nx = os.environ['A']\n", "reads the environment"),
+        ("kernels/__init__.py", "import torch\n", "has imports"),
+        ("lang/many.py", "\n".join(f"a{i} = knob(1, 'x')" for i in range(41)) + "\n", "41 knobs"),
+        ("lang/many.py", "\n".join(f"a{i} = knob(1, 'x', basic=True)" for i in range(13)) + "\n", "13 knobs"),
+    ],
+)
+def test_each_rule_can_fail(rules: ModuleType, tmp_path: Path, path: str, text: str, expected: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    assert any(expected in line for line in rules.violations(tmp_path))
+
+
+def test_cycles_are_found(rules: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "lang").mkdir()
+    for name, other in (("a", "b"), ("b", "c"), ("c", "a")):
+        (tmp_path / "lang" / f"{name}.py").write_text(f"from .{other} import x\n")
+    assert any("import cycle" in line for line in rules.violations(tmp_path))
+
+
+@pytest.mark.parametrize("room", ["lang", "runtime", "radix_cache", "grammar", "speculative", "kernels"])
+def test_no_room_is_importable_by_its_bare_name(room: str) -> None:
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({room!r}) is not None)"
+    assert subprocess.run([sys.executable, "-P", "-c", code], cwd=ROOT, check=False).returncode == 0
+    assert importlib.util.find_spec(room) is None
+
+
+def test_the_links_lead_to_every_room() -> None:
+    links = {path.name: path.resolve() for path in (ROOT / "src" / "bosquet").iterdir() if path.name != "__pycache__"}
+    assert all(target.parent == ROOT for target in links.values())
+    rooms = {"lang", "runtime", "radix_cache", "grammar", "speculative", "kernels"}
+    assert set(links) == rooms | {"__init__.py", "types.py", "errors.py", "cli.py", "py.typed"}
+
+
+def test_importing_bosquet_is_light() -> None:
+    code = (
+        "import sys, time; t = time.perf_counter(); import bosquet; s = time.perf_counter() - t;"
+        "heavy = {'torch', 'transformers', 'numpy', 'fastapi', 'xgrammar', 'httpx', 'zmq'} & set(sys.modules);"
+        "print(s); sys.exit(f'heavy: {heavy}' if heavy else 0)"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+        for _ in range(3)
+    ]
+    assert [run.returncode for run in runs] == [0, 0, 0], runs[0].stderr
+    assert min(float(run.stdout) for run in runs) < 0.3

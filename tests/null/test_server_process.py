@@ -1,0 +1,137 @@
+"""The server as a process: what it imports, what it weighs, how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from live_server import wait_for
+
+TESTS = Path(__file__).parents[1]
+
+PROGRAM = """
+import json, sys
+sys.path.append(sys.argv[1])
+from fakes_engine import FakeEngine, text_services
+from bosquet.runtime.server.app import create_app
+from bosquet.runtime.server.config import ServerConfig
+from bosquet.runtime.server.serve import run_server
+config = ServerConfig(port=0, json_logs=True, **json.loads(sys.argv[2]))
+app = create_app(FakeEngine(delay=0.02), text_services(), config)
+run_server(app, config, lambda url: print(url, flush=True))
+print("returned", flush=True)
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[object]:
+    running: list[subprocess.Popen[str]] = []
+
+    def begin(**config: object) -> tuple[subprocess.Popen[str], str]:
+        arguments = [sys.executable, "-c", PROGRAM, str(TESTS), json.dumps(config)]
+        environment = os.environ | {"PYTHONSAFEPATH": "1"}
+        process = subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        running.append(process)
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert url.startswith("http://127.0.0.1:"), process.stderr and process.stderr.read()
+        wait_for(lambda: _answers(url))
+        return process, url
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url + "/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_sigterm_drains(start):
+    process, url = start(drain_timeout_s=20.0)
+    body = {"prompt": "a", "max_tokens": 40, "stream": True}  # 0.8 s
+    with httpx.stream("POST", url + "/v1/completions", json=body) as flow:
+        lines = flow.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGTERM)
+        wait_for(lambda: httpx.get(url + "/health").status_code == 503)
+        refused = httpx.post(url + "/v1/completions", json={"prompt": "a"})
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "unavailable"
+        assert int(refused.headers["retry-after"]) >= 1
+        rest = list(lines)
+    assert rest[-2:] == ["data: [DONE]", ""]
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, out) == (0, "returned\n")
+    entries = [json.loads(line) for line in err.splitlines()]
+    statuses = [(entry["route"], entry["status"], entry["completion_tokens"]) for entry in entries if "route" in entry]
+    assert ("/v1/completions", 200, 40) in statuses
+
+
+def test_draining_ends_at_its_limit(start):
+    process, url = start(drain_timeout_s=0.3)
+    body = {"prompt": "a", "max_tokens": 500, "stream": True}  # 10 s
+    began = time.monotonic()
+    with httpx.stream("POST", url + "/v1/completions", json=body) as flow:
+        lines = flow.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(httpx.TransportError):
+            list(lines)
+    process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert time.monotonic() - began < 6
+
+
+def test_sigterm_when_idle_ends_at_once(start):
+    process, _ = start()
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert time.monotonic() - began < 3
+
+
+def test_a_taken_port_is_one_clear_error(start):
+    _, url = start()
+    code = (
+        "from bosquet.runtime.server.config import ServerConfig\n"
+        "from bosquet.runtime.server.serve import listen\n"
+        f"listen(ServerConfig(port={url.rpartition(':')[2]}))"
+    )
+    environment = os.environ | {"PYTHONSAFEPATH": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert "ConfigError: cannot listen on 127.0.0.1:" in done.stderr
+
+
+def test_memory_stays_below_250_megabytes(start):
+    process, url = start()
+    with httpx.Client(base_url=url) as client:
+        for _ in range(50):
+            assert client.post("/v1/completions", json={"prompt": "a" * 400, "max_tokens": 1}).status_code == 200
+        assert client.post("/v1/completions", json={"prompt": "a" * 3_900_000}).status_code == 400
+    assert psutil.Process(process.pid).memory_info().rss < 250e6
+
+
+def test_the_api_process_imports_neither_torch_nor_transformers():
+    code = (
+        "import sys\n"
+        "import bosquet.runtime.server.app, bosquet.runtime.server.serve\n"
+        "heavy = {'torch', 'transformers', 'xgrammar', 'triton', 'scipy', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    environment = os.environ | {"PYTHONSAFEPATH": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
