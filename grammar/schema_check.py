@@ -2,8 +2,8 @@
 
 Walks the schema and refuses, with JSON path and keyword, everything that would not be enforced. What comes out
 accepts a subset of what the schema accepts: a keyword without `type` narrows to its type, an object that declares
-properties stays closed unless it says otherwise, strings that a pattern or format describes hold no escapes. Property order
-is kept.
+properties stays closed unless it says otherwise, strings that a pattern or format describes hold no escapes.
+Property order is kept.
 
 Knows nothing of vocabularies. The table of keywords is `schema_keywords`.
 """

@@ -35,7 +35,7 @@ _SEGMENT = (
 )
 _QUERY = rf"(?:\?(?:{_PCHAR}|[/?])*)?(?:#(?:{_PCHAR}|[/?])*)?"
 _URI = (
-    rf"[A-Za-z][A-Za-z0-9+.-]{{0,15}}:(?://{_HOSTNAME}(?::\d{{1,5}})?(?:/{_PCHAR}*)*|{_PCHAR}+(?:/{_PCHAR}*)*){_QUERY}"
+    rf"[A-Za-z][A-Za-z0-9+.-]{{0,15}}:(?://{_HOSTNAME}(?::\d{{1,4}})?(?:/{_PCHAR}*)*|{_PCHAR}+(?:/{_PCHAR}*)*){_QUERY}"
 )
 _REFERENCE = rf"(?:{_URI}|/?{_SEGMENT}+(?:/{_PCHAR}*)*{_QUERY})"
 _POINTER = r"(?:/(?:[^/~]|~[01])*)*"

@@ -10,6 +10,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from .base import MaskRow
+from .utf8 import mask_rows, transitions
+
 
 class Vocabulary:
     """Tokens by id, for a head of `head_width` outputs.
@@ -28,16 +31,16 @@ class Vocabulary:
         if not self.end_ids or not 0 <= self.end_ids[0] <= self.end_ids[-1] < head_width:
             raise ValueError(f"end tokens {self.end_ids} are not in 0 … {head_width - 1}")
         never = set(special_ids) | set(self.end_ids)
-        self.text_bytes: tuple[bytes, ...] = tuple(
-            b"" if token in never else text for token, text in enumerate(token_bytes)
-        )
-        """Bytes of tokens that may be text; empty for all others."""
-        allowed = np.zeros(head_width, dtype=np.bool_)
-        allowed[: len(token_bytes)] = [bool(text) for text in self.text_bytes]
-        allowed[list(self.end_ids)] = True
-        self.allowed: npt.NDArray[np.bool_] = allowed
-        """[head_width]: tokens that some grammar could allow."""
-        allowed.setflags(write=False)
+        padding = (b"",) * (head_width - len(token_bytes))
+        texts = (b"" if token in never else text for token, text in enumerate(token_bytes))
+        self.text_bytes: tuple[bytes, ...] = (*texts, *padding)
+        """[head_width]: bytes of tokens that may be text; empty for all others."""
+        table = transitions(self.text_bytes)
+        table[0, list(self.end_ids)] = 0
+        self.next_state: npt.NDArray[np.int8] = table
+        """[utf8.STATES, head_width]: the UTF-8 state after a token, `utf8.INVALID` where it can never come."""
+        self.state_masks: list[MaskRow] = mask_rows(table, self.end_ids)
+        """For each UTF-8 state the mask row of the tokens that can come."""
 
     @property
     def mask_words(self) -> int:

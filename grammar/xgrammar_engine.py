@@ -1,7 +1,8 @@
 """xgrammar behind the contract of `base`.
 
 What is kept away from xgrammar, because it would take it wrongly or warn on stderr: ids outside the vocabulary (those
-from 2^32 wrap), special tokens and padding, anything after the end token, and keywords that it drops (`schema_check`).
+from 2^32 wrap), special tokens and padding, bytes that are not UTF-8, anything after the end token, and keywords that
+it drops (`schema_check`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .base import MaskRow
 from .char_sets import EVERYTHING
 from .regex import Regex
 from .schema_check import check_schema
+from .utf8 import INVALID
 from .vocabulary import Vocabulary
 
 MAX_WHITESPACE = 4
@@ -35,13 +37,14 @@ class XgrammarEngine:
         info = xgrammar.TokenizerInfo(
             list(vocabulary.text_bytes),
             xgrammar.VocabType.RAW,
-            vocab_size=vocabulary.head_width,
             stop_token_ids=list(vocabulary.end_ids),
         )
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=threads, cache_enabled=False)
 
     def compile(self, spec: GrammarSpec) -> XgrammarCompiled:
         """Raises `GrammarInvalid` for whatever cannot be compiled, or not be enforced."""
+        if any("\ud800" <= char <= "\udfff" for char in spec.value):
+            raise GrammarInvalid(f"{spec.kind}: half of a surrogate pair cannot be written")
         try:
             compiled = self._compile(spec)
         except RuntimeError as error:  # xgrammar knows no other error for what it is given
@@ -78,16 +81,16 @@ class XgrammarCompiled:
         self.size_bytes: int = compiled.memory_size_bytes
 
     def matcher(self) -> XgrammarMatcher:
-        return XgrammarMatcher(xgrammar.GrammarMatcher(self._compiled), self._vocabulary, 0)
+        return XgrammarMatcher(xgrammar.GrammarMatcher(self._compiled), self._vocabulary, [0])
 
 
 class XgrammarMatcher:
     """One output on its way. See `base.Matcher`."""
 
-    def __init__(self, matcher: xgrammar.GrammarMatcher, vocabulary: Vocabulary, accepted: int) -> None:
+    def __init__(self, matcher: xgrammar.GrammarMatcher, vocabulary: Vocabulary, states: list[int]) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
-        self._accepted = accepted
+        self._states = states  # UTF-8 state at the start and after each accepted token
 
     @property
     def completed(self) -> bool:
@@ -98,12 +101,15 @@ class XgrammarMatcher:
         return bool(self._matcher.is_terminated())
 
     def try_accept(self, ids: Sequence[int]) -> int:
-        allowed = self._vocabulary.allowed
+        table = self._vocabulary.next_state
+        width = table.shape[1]
         for at, token in enumerate(ids):
-            possible = 0 <= token < len(allowed) and allowed[token] and not self._matcher.is_terminated()
-            if not possible or not self._matcher.accept_token(int(token)):
+            if not 0 <= token < width or self._matcher.is_terminated():
                 return at
-            self._accepted += 1
+            state = int(table[self._states[-1], token])
+            if state == INVALID or not self._matcher.accept_token(int(token)):
+                return at
+            self._states.append(state)
         return len(ids)
 
     def fill_mask(self, row: MaskRow) -> None:
@@ -112,16 +118,19 @@ class XgrammarMatcher:
         if self._matcher.is_terminated():
             raise ValueError("nothing may follow an end token: there is no mask")
         self._matcher.fill_next_token_bitmask(row)
+        # Clears bytes that would not be UTF-8, bits beyond the head's width (they come back set) and special tokens.
+        np.bitwise_and(row, self._vocabulary.state_masks[self._states[-1]], out=row)
 
     def rollback(self, n: int) -> None:
-        if not 0 <= n <= self._accepted:
-            raise ValueError(f"{n} of {self._accepted} accepted tokens cannot be undone")
+        accepted = len(self._states) - 1
+        if not 0 <= n <= accepted:
+            raise ValueError(f"{n} of {accepted} accepted tokens cannot be undone")
         if n:
             self._matcher.rollback(n)
-            self._accepted -= n
+            del self._states[-n:]
 
     def fork(self) -> XgrammarMatcher:
-        return XgrammarMatcher(self._matcher.fork(), self._vocabulary, self._accepted)
+        return XgrammarMatcher(self._matcher.fork(), self._vocabulary, list(self._states))
 
     def forced_tokens(self) -> list[int]:
         """At most 64 of them; an end token may be the last."""

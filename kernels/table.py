@@ -21,6 +21,8 @@ class AttentionRow(NamedTuple):
     """One sequence in a pass: `length` query tokens at positions start … start + length - 1 over `pages`.
 
     Query i sees the keys at positions 0 … start + i; with `parents`, only its ancestors among the pass's own tokens.
+    `parents[i]` < i is the index of token i's parent, negative for a root. Token i lies in the slot of position
+    start + i all the same, but its position, for rotary and windows, is start + its depth (0 for a root).
     """
 
     start: int

@@ -77,6 +77,8 @@ class Promised:
         self._value: Future[Any] = Future()
         self._meta: Future[Meta] = Future()
         self.seen = False  # whether somebody has asked for the value
+        # A future that runs cannot be cancelled: a reader that gives up leaves the value to the others.
+        self._value.set_running_or_notify_cancel()
 
     def keep(self, value: Any, meta: Meta) -> None:
         if not self._meta.done():
@@ -101,8 +103,7 @@ class Promised:
 
     async def wait(self) -> Any:
         self.seen = True
-        # Shielded: a reader that gives up must not cancel the value for the others.
-        return await asyncio.shield(asyncio.wrap_future(self._value))
+        return await asyncio.wrap_future(self._value)
 
     def meta(self) -> Meta:
         return self._meta.result()

@@ -145,13 +145,14 @@ class EngineClient:
         if self._state != "ready":
             raise Unavailable(f"the engine is {self._state}")
         self._asked += 1
+        token = self._asked
         reply: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
-        self._stats[self._asked] = reply
+        self._stats[token] = reply
         try:
-            await self._send(wire.AskStats(self._asked))
+            await self._send(wire.AskStats(token))
             return await reply
         finally:
-            self._stats.pop(self._asked, None)
+            self._stats.pop(token, None)
 
     async def close(self) -> None:
         """End the engine and everything under way."""

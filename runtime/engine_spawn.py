@@ -10,6 +10,7 @@ from types import TracebackType
 
 import msgspec
 
+from . import env
 from .settings import EngineConfig
 
 
@@ -41,6 +42,7 @@ class EngineProcess:
                 msgspec.json.encode(launch).decode(),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(read_end,),
+                env=env.for_compute(),
             )
         except BaseException:
             os.close(write_end)

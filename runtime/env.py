@@ -11,6 +11,12 @@ from pathlib import Path
 CACHE = "BOSQUET_CACHE"
 
 
+def for_compute() -> dict[str, str]:
+    """The environment of a process that computes. Threads that wait for work sleep rather than spin: on a machine
+    where cores are shared with an API process, a spinning thread takes the time of the one it waits for."""
+    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+
+
 def cache_dir() -> Path:
     """Where converted weights are kept: BOSQUET_CACHE, or ~/.cache/bosquet."""
     value = os.environ.get(CACHE)

@@ -66,11 +66,13 @@ class Placeholders:
         """`text` without control strings. Nor does it end in the beginning of one, or begin with the end of one, with
         or without blanks around: the template, or another text of the user, could complete it."""
         text = self.protect_inside(text, controls)
-        for candidate in (text, text.rstrip()):
+        for stripped in (str, str.rstrip):
+            candidate = stripped(text)
             if n := controls.begun_at_end(candidate):
                 end = len(candidate)
                 text = text[: end - n] + self._hidden(candidate[-n:]) + text[end:]
-        for candidate in (text, text.lstrip()):
+        for stripped in (str, str.lstrip):
+            candidate = stripped(text)
             if n := controls.ended_at_start(candidate):
                 start = len(text) - len(candidate)
                 text = text[:start] + self._hidden(candidate[:n]) + text[start + n :]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from ..errors import ModelLoadError
+from ..errors import ConfigError, ModelLoadError
 from ..types import ModelInfo
 from .client import EngineClient
 from .server.app import create_app
@@ -32,8 +32,8 @@ def serve(
     on_listening: Callable[[str], None],
     on_ready: Callable[[ModelInfo], None],
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Raises `ConfigError` at once, `ModelLoadError` once the engine has given up."""
-    failures: list[ModelLoadError] = []
+    """Serve until SIGTERM or SIGINT. Raises `ConfigError` and `ModelLoadError`, at the latest when loading has failed."""
+    failures: list[ModelLoadError | ConfigError] = []
     text = TextServices()
     client = EngineClient(engine_config)
 
@@ -42,7 +42,7 @@ def serve(
             info = await client.ready()
             text.install(_text(info, server_config))
             on_ready(info)
-        except ModelLoadError as error:
+        except (ModelLoadError, ConfigError) as error:
             failures.append(error)
             signal.raise_signal(signal.SIGTERM)
 

@@ -11,10 +11,10 @@ from bosquet.grammar.vocabulary import Vocabulary
 
 _BYTES = [bytes([b]) for b in [9, 10, 13, *range(32, 127), *range(128, 256)]]
 _PIECES = [
-    b'{"', b'":', b'": "', b'", "', b'"}', b'"]', b'}}', b"}}}", b"[]", b"{}", b"true", b"false", b"null", b"tru", b"e}",
-    b" the", b"name", b'name"', b"age", b"ab", b"abc", b"12", b"123", b".5", b"e+", b"-1", b"20", b", ", b",\n", b"  ",
-    "é".encode(), "日本".encode(), "日".encode()[:2], "😀".encode(), "😀".encode()[1:], b"\\n", b'\\"', b"\\u00", b"aaaaaaaa",
-    b'"a":', b"yes", b"no", b"red", b"green", b"ye", b"T1", b"::", b"@", b"..",
+    b'{"', b'":', b'": "', b'", "', b'"}', b'"]', b'}}', b"}}}", b"[]", b"{}", b"true", b"false", b"null", b"tru",
+    b"e}", b" the", b"name", b'name"', b"age", b"ab", b"abc", b"12", b"123", b".5", b"e+", b"-1", b"20", b", ", b",\n",
+    b"  ", "é".encode(), "日本".encode(), "日".encode()[:2], "😀".encode(), "😀".encode()[1:], b"\\n", b'\\"', b"\\u00",
+    b"aaaaaaaa", b'"a":', b"yes", b"no", b"red", b"green", b"ye", b"T1", b"::", b"@", b"..",
 ]  # fmt: skip
 _SPECIALS = [b"<|im_start|>", b"<|im_end|>", b"<|endoftext|>", b"<tool>", b""]
 

@@ -73,6 +73,9 @@ def quantized(value: Array, kind: str, seed: int) -> npt.NDArray[np.uint8]:
     return made.view(np.uint8).reshape(*value.shape[:-1], -1)
 
 
+_TOKENS = ["<0>", "<1>", "<2>", "<3>", "t", "1", "t1"]  # the last is what the one merge makes
+
+
 def base_metadata(arch: str, config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         f"{arch}.context_length": config["max_position_embeddings"],
@@ -87,7 +90,16 @@ def base_metadata(arch: str, config: Mapping[str, Any]) -> dict[str, Any]:
         f"{arch}.rope.freq_base": 10000.0,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
-        "tokenizer.ggml.tokens": ["<0>", "<1>", "<2>", "<3>", "t", "1", "t1", *(f"w{i}" for i in range(7, config["vocab_size"]))],
+        "tokenizer.ggml.tokens": [
+            "<0>",
+            "<1>",
+            "<2>",
+            "<3>",
+            "t",
+            "1",
+            "t1",
+            *(f"w{i}" for i in range(7, config["vocab_size"])),
+        ],
         "tokenizer.ggml.token_type": [3] * 4 + [1] * (config["vocab_size"] - 4),
         "tokenizer.ggml.merges": ["t 1"],
         "tokenizer.ggml.bos_token_id": 1,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
+
 from bosquet.kernels.registry import load_ops
 from bosquet.kernels.table import AttentionRow
 from bosquet.runtime.models.base import Batch, Model

@@ -42,8 +42,7 @@ class ReferenceOps:
         return functional.embedding(ids, weight)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        if x.dtype == weight.dtype == torch.float32:
-            return functional.rms_norm(x, (x.shape[-1],), weight, eps)
+        # As fast as `functional.rms_norm` on few rows and faster on many; and the statistics are surely float32.
         wide = x.float()
         scale = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
         return torch.mul(wide, scale).mul_(weight).to(x.dtype)
@@ -56,13 +55,13 @@ class ReferenceOps:
         return KvStore(layers, kv_heads, pages, head_dim, dtype)
 
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        cos, sin = cos.unsqueeze(1).float(), sin.unsqueeze(1).float()
-        heads = q.shape[1]
+        cos, sin = cos.float()[:, None, None], sin.float()[:, None]
+        heads, kv_heads = q.shape[1], k.shape[1]
         both = _side_by_side(q, k)
         if both is None:
             return _rotate(q, cos, sin), _rotate(k, cos, sin)
         turned = _rotate(both, cos, sin)
-        return turned[:, :heads], turned[:, heads:]
+        return turned.narrow(1, 0, heads), turned.narrow(1, heads, kv_heads)
 
     def write_kv(self, kv: KvStore, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
         kv.write(layer, k, v, slots)
@@ -119,11 +118,12 @@ def _side_by_side(q: Tensor, k: Tensor) -> Tensor | None:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [T, heads, d], cos and sin [T, 1, d/2] in float32."""
-    wide = x.float()
-    first, second = wide.chunk(2, -1)
-    out = torch.empty(wide.shape)
-    out_first, out_second = out.chunk(2, -1)
-    torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=out_second).addcmul_(first, sin)
-    return out.to(x.dtype)
+    """x [T, heads, d], cos [T, 1, 1, d/2] and sin [T, 1, d/2] in float32."""
+    tokens, heads, dim = x.shape
+    halves = x.float().view(tokens, heads, 2, dim // 2)
+    first, second = halves.unbind(2)
+    turned = halves * cos
+    turned_first, turned_second = turned.unbind(2)
+    turned_first.addcmul_(second, sin, value=-1)
+    turned_second.addcmul_(first, sin)
+    return turned.view(tokens, heads, dim).to(x.dtype)

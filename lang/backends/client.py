@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import httpx
 import msgspec
 
-from ...errors import BosquetError, NotAuthenticated, Overloaded, Unavailable, rejection
+from ...errors import BosquetError, EngineDied, NotAuthenticated, Overloaded, Unavailable, rejection
 from ...types import GrammarSpec, SamplingParams
 from ..loop import close_at_exit, hop, submit
 
@@ -190,6 +190,8 @@ def _error(described: Any, response: httpx.Response) -> BosquetError:
     wait = float(after) if after.replace(".", "", 1).isdigit() else None
     if code == Overloaded.code or status == 429:
         return Overloaded(message) if wait is None else Overloaded(message, wait)
+    if code == EngineDied.code:
+        return EngineDied(message)
     error = rejection(code, message, fields.get("param"))
     if status in (401, 403) and error.code != code:
         return NotAuthenticated(message)

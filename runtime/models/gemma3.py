@@ -33,7 +33,11 @@ _DEFAULTS = {
     "sliding_window_pattern": 6,
 }
 # Where checkpoints with vision keep the language part, older and newer layout → its own names.
-_TEXT_PREFIXES = {"language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model."}
+_TEXT_PREFIXES = {
+    "language_model.model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+    "model.language_model.": "model.",
+}
 _ACTIVATION = "gelu_pytorch_tanh"
 _VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
 

@@ -174,15 +174,20 @@ def _family_settings(meta: Metadata, config: dict[str, Any]) -> None:
             "query_pre_attn_scalar": scale,
             "rope_local_base_freq": meta.number("rope.freq_base_swa", 10000.0),
             "sliding_window": meta.integer("attention.sliding_window"),
-            "sliding_window_pattern": meta.integer("attention.sliding_window_pattern", 6),
             "final_logit_softcapping": meta.number("final_logit_softcapping", 0.0) or None,
             "attn_logit_softcapping": None,
         }
-        pattern = config["sliding_window_pattern"]
-        config["layer_types"] = [
-            "sliding_attention" if (layer + 1) % pattern else "full_attention"
-            for layer in range(config["num_hidden_layers"])
-        ]
+        slides = _sliding_layers(meta, config["num_hidden_layers"])
+        config["layer_types"] = ["sliding_attention" if sliding else "full_attention" for sliding in slides]
+
+
+def _sliding_layers(meta: Metadata, layers: int) -> list[bool]:
+    """Which layers have a window: the metadata has a flag for each, or the distance of those that have none."""
+    flags = meta.get("attention.sliding_window_pattern")
+    if isinstance(flags, list) and len(flags) == layers:
+        return [bool(flag) for flag in flags]
+    pattern = meta.integer("attention.sliding_window_pattern", 6)
+    return [(layer + 1) % pattern != 0 for layer in range(layers)]
 
 
 def _rope_scaling(meta: Metadata, theta: float, head_dim: int) -> dict[str, Any] | None:

@@ -79,6 +79,8 @@ def convert(metadata: Mapping[str, object]) -> tuple[str, dict[str, object]]:
     Raises `ModelLoadError` for a kind of tokenizer or pre-tokenizer that is not known, and for parts that are missing
     or contradict each other.
     """
+    if "tokenizer.ggml.model" not in metadata:
+        raise ModelLoadError("this GGUF file has no tokenizer")
     source = _Source(metadata)
     model = source.text("tokenizer.ggml.model")
     if model == "gpt2":
@@ -110,7 +112,7 @@ class _Source:
     def text(self, key: str, default: str | None = None) -> str:
         value = self._metadata.get(key, default)
         if not isinstance(value, str):
-            raise ModelLoadError(f"this GGUF file has no tokenizer: {key} is missing or not text")
+            raise ModelLoadError(f"{key} is missing or not a text")
         return value
 
     def flag(self, key: str, default: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -13,13 +14,21 @@ from .base import Model
 from .source import ModelFolder, Progress, no_progress
 from .weights import Weights
 
-FAMILIES: dict[str, Callable[[ModelFolder, Weights], Model]] = {
-    "llama": llama.load,
-    "mistral": mistral.load,
-    "qwen2": qwen2.load,
-    "qwen3": qwen3.load,
-    "gemma3_text": gemma3.load,
-    "gemma3": gemma3.load,
+
+class Family(NamedTuple):
+    """`architectures` are the classes of config.json that this family computes; others may have another head."""
+
+    load: Callable[[ModelFolder, Weights], Model]
+    architectures: tuple[str, ...]
+
+
+FAMILIES = {
+    "llama": Family(llama.load, ("LlamaForCausalLM",)),
+    "mistral": Family(mistral.load, ("MistralForCausalLM",)),
+    "qwen2": Family(qwen2.load, ("Qwen2ForCausalLM",)),
+    "qwen3": Family(qwen3.load, ("Qwen3ForCausalLM",)),
+    "gemma3_text": Family(gemma3.load, ("Gemma3ForCausalLM",)),
+    "gemma3": Family(gemma3.load, ("Gemma3ForConditionalGeneration",)),
 }
 
 
@@ -30,13 +39,21 @@ def load_model(folder: ModelFolder, dtype: torch.dtype, ops: Ops, progress: Prog
     setting that would change results and is not known, a damaged file, a tensor that is missing, of the wrong shape or
     too many.
     """
-    kind = folder.config.get("model_type")
-    load = FAMILIES.get(kind) if isinstance(kind, str) else None
-    if load is None:
-        raise ModelLoadError(
-            f"{folder.path / 'config.json'}: unknown model_type {kind!r}; known: {', '.join(sorted(FAMILIES))}"
-        )
+    family = _family(folder)
     if not folder.weights:
         raise ModelLoadError(f"{folder.path}: no weights")
     with torch.inference_mode(), Weights(folder, dtype, ops, progress) as weights:
-        return load(folder, weights)
+        return family.load(folder, weights)
+
+
+def _family(folder: ModelFolder) -> Family:
+    path, kind = folder.path / "config.json", folder.config.get("model_type")
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        raise ModelLoadError(f"{path}: unknown model_type {kind!r}; known: {', '.join(sorted(FAMILIES))}")
+    named = folder.config.get("architectures")
+    if named and not set(named) & set(family.architectures):
+        raise ModelLoadError(
+            f"{path}: unknown architecture {named} of {kind}; known: {', '.join(family.architectures)}"
+        )
+    return family

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,7 +119,3 @@ def _as_float32(data: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float3
     if kind == "BF16":
         return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     return data.view({"F64": np.float64, "F32": np.float32, "F16": np.float16}[kind]).astype(np.float32)
-
-
-def total_bytes(tensors: Iterable[TensorIn]) -> int:
-    return sum(tensor.size for tensor in tensors)

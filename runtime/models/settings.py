@@ -32,9 +32,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def integer(
-    folder: ModelFolder, key: str, default: int | None = None, least: int = 1, most: int = 1 << 24
-) -> int:
+def integer(folder: ModelFolder, key: str, default: int | None = None, least: int = 1, most: int = 1 << 24) -> int:
     """An integer of config.json within limits, which keep a damaged file from asking for all memory."""
     value = folder.config.get(key)
     if value is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from importlib import metadata
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from ... import __version__
 from ..engine_api import EngineApi
 from .chat import chat_router
 from .completions import completion_router
@@ -37,7 +37,7 @@ def create_app(
     app = FastAPI(
         title="Bosquet",
         summary="A runtime for agent programs on language models; speaks the OpenAI protocol.",
-        version=__version__,
+        version=metadata.version("bosquet"),
         lifespan=lifespan,
         redirect_slashes=False,
     )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from ... import __version__
 from .auth import identified
 from .errors import json_response
 from .keys import Caller
@@ -38,8 +37,8 @@ def model_router(services: Services) -> APIRouter:
         return json_response(card())
 
     @router.get("/version", tags=["server"], response_model=None)
-    async def version() -> Response:
+    async def version(request: Request) -> Response:
         """Bosquet's version."""
-        return json_response({"version": __version__})
+        return json_response({"version": request.app.version})
 
     return router

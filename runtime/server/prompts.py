@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +17,9 @@ T = TypeVar("T")
 
 INLINE_CHARACTERS = 8_000
 """Up to so much text is encoded on the event loop (about a millisecond); more would hold up other streams."""
+
+QUICK_S = 0.02
+"""Processor time within which a short conversation is rendered by a template that is called quick."""
 
 RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_message")
 
@@ -80,18 +84,25 @@ async def render(
             field = f"chat_template_kwargs.{name}"
             raise InvalidParameter(f"{field}: this variable is set from the request itself", field)
     plain = plain_messages(messages)
+    short = sum(map(_characters, messages)) <= INLINE_CHARACTERS
 
     def work() -> tuple[list[Segment], list[int]]:
-        segments = text.template.render(
-            plain,
-            add_generation_prompt=how.add_generation_prompt,
-            continue_final_message=how.continue_final_message,
-            tools=None,
-            extra=extra,
-        )
+        began = time.thread_time()
+        try:
+            segments = text.template.render(
+                plain,
+                add_generation_prompt=how.add_generation_prompt,
+                continue_final_message=how.continue_final_message,
+                tools=None,
+                extra=extra,
+            )
+        finally:
+            if short:
+                text.pace.quick = time.thread_time() - began < QUICK_S
         return segments, text.tokenizer.encode_segments(segments, bos=False)
 
-    return await _off_loop("messages", work)
+    # A template may take seconds before it is stopped. One that has shown itself quick is spared the way to a thread.
+    return await _run("messages", work, inline=short and text.pace.quick)
 
 
 async def encode(text: Text, segments: Sequence[Segment], field: str, *, bos: bool, load: int = 0) -> list[int]:
@@ -99,9 +110,8 @@ async def encode(text: Text, segments: Sequence[Segment], field: str, *, bos: bo
     characters of the whole request, where this is only a part of it."""
     size = sum(len(segment.text) for segment in segments)
     start = bos and text.tokenizer.add_bos
-    if max(size, load) > INLINE_CHARACTERS:
-        return await _off_loop(field, lambda: text.tokenizer.encode_segments(segments, bos=start))
-    return _checked(field, lambda: text.tokenizer.encode_segments(segments, bos=start))
+    inline = max(size, load) <= INLINE_CHARACTERS
+    return await _run(field, lambda: text.tokenizer.encode_segments(segments, bos=start), inline=inline)
 
 
 async def completion_prompts(text: Text, body: CompletionRequest) -> list[Prompt]:
@@ -157,9 +167,16 @@ def room_after(text: Text, length: int, field: str, scoring: bool = False) -> in
     return room
 
 
-async def _off_loop(field: str, work: Callable[[], T]) -> T:
-    """The result of `work`, done in a thread. A template in it may take seconds before it is stopped."""
-    return await asyncio.to_thread(_checked, field, work)
+def _characters(message: Message) -> int:
+    """About how long a message is; each counts for something, so that many empty ones are not short."""
+    content = message.content or ""
+    length = len(content) if isinstance(content, str) else sum(len(part.text) for part in content)
+    return 100 + length + len(message.reasoning_content or "") + 1000 * len(message.tool_calls or ())
+
+
+async def _run(field: str, work: Callable[[], T], *, inline: bool) -> T:
+    """The result of `work`, done here or in a thread."""
+    return _checked(field, work) if inline else await asyncio.to_thread(_checked, field, work)
 
 
 def _checked(field: str, work: Callable[[], T]) -> T:

@@ -7,8 +7,8 @@ installed later; until then whoever asks gets `Unavailable`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from ...errors import Unavailable
 from ...types import FinishReason, ModelInfo, Segment, StopMatch
@@ -57,13 +57,22 @@ class TextStream(Protocol):
     def push(self, tokens: Sequence[int], finish: FinishReason | None, stop: StopMatch | None) -> str: ...
 
 
-class Text(NamedTuple):
+@dataclass(slots=True)
+class Pace:
+    """Whether the template was quick the last time that a short conversation was rendered."""
+
+    quick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
     """The text side of a loaded model. `stream(stop)` makes a fresh TextStream."""
 
     tokenizer: Tokenizer
     template: ChatTemplate
     info: ModelInfo
     stream: Callable[[Sequence[bytes]], TextStream]
+    pace: Pace = field(default_factory=Pace)
 
 
 class TextServices:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 import transformers
+
 from bosquet.runtime.models.source import embedded_file
 
 NEW_TOKENS = 64
@@ -38,7 +39,7 @@ PLAIN = [
     "Dear Sir or Madam,\n\nI am writing to",
     "Photosynthesis is the process by which",
     "1, 2, 3, 5, 8, 13,",
-    "{\"name\": \"Ada\", \"age\":",
+    '{"name": "Ada", "age":',
     "The history of the bicycle begins",
 ]
 

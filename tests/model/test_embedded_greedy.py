@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tiny_models import PagedRun, Piece, load
+
 from bosquet.runtime.models.base import Model
 from bosquet.runtime.models.source import ModelFolder, resolve
-from tiny_models import PagedRun, Piece, load
 
 STORED = Path(__file__).parents[1] / "data" / "embedded_greedy.json"  # made by the script beside it
 NEW_TOKENS = 64

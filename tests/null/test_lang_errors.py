@@ -133,6 +133,42 @@ def test_cancelling_the_awaiting_task_cancels_the_calls(program: bosquet.Program
     assert backend.cancelled == 1
 
 
+def test_after_a_cancel_every_value_that_is_still_to_come_raises(caplog: pytest.LogCaptureFixture) -> None:
+    """Also those of calls that wait for one another, and of calls that were only just asked for."""
+    backend = FakeBackend(pause=0.05)
+    heard: list[str] = []
+
+    @bosquet.program
+    def chain(s: bosquet.State) -> None:
+        s.user("Go.")
+        s.assistant(bosquet.gen("x"), bosquet.gen("y"), bosquet.gen("z"))
+        branch = s.fork(2)[0]
+        branch.user("On.")
+        branch.assistant(bosquet.gen("v"))
+        until(lambda: backend.active == 1)
+        stream.close()
+        until(lambda: s.ready("z"))
+        for state, name in ((s, "x"), (s, "y"), (s, "z"), (branch, "v")):
+            with pytest.raises(ProgramError):
+                state[name]
+            heard.append(name)
+
+    @bosquet.program
+    async def hasty(s: bosquet.State) -> None:
+        s.user("Go.")
+        s.assistant(bosquet.gen("x"))
+        raise LookupError("at once")
+
+    stream = chain.stream(backend=backend)
+    until(lambda: len(heard) == 4)
+    assert len(backend.calls) == backend.cancelled == 1
+    (result,) = hasty.map([{}], backend=backend)
+    assert isinstance(result.error, LookupError)
+    with pytest.raises(ProgramError, match="step 'x' was cancelled"):
+        result["x"]
+    assert not caplog.records
+
+
 def test_a_reader_that_gives_up_leaves_the_value_to_others() -> None:
     @bosquet.program
     async def impatient(s: bosquet.State) -> Any:

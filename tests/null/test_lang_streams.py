@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -245,6 +247,24 @@ def test_a_program_may_map_another_in_its_own_threads() -> None:
 
     results = outer.map(range(8), backend=FakeBackend(script={"reply": "abc"}), concurrency=8)
     assert [result.value for result in results] == [["abc"] * 3] * 8
+
+
+def test_a_sync_program_sees_its_callers_context_variables_in_its_thread() -> None:
+    user = ContextVar("user", default="nobody")
+
+    @bosquet.program
+    def who(s: bosquet.State) -> tuple[str, bool]:
+        return user.get(), threading.current_thread() is threading.main_thread()
+
+    async def main() -> None:
+        user.set("Ada")
+        assert (await who.arun(backend=FakeBackend())).value == ("Ada", False)
+        assert [result.value for result in await who.amap([{}], backend=FakeBackend())] == [("Ada", False)]
+
+    asyncio.run(main())
+    user.set("Bob")
+    assert who.run(backend=FakeBackend()).value == ("Bob", True)
+    assert who.map([{}], backend=FakeBackend())[0].value == ("Bob", False)
 
 
 def test_a_call_costs_little() -> None:

@@ -5,6 +5,9 @@ pages, token by token, so every match is verified by reading the pages and every
 shows as a page with the wrong tokens.
 """
 
+import random
+
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -17,9 +20,13 @@ SPACES = [Namespace("a"), Namespace("a", "lora"), Namespace("b")]
 spaces = st.sampled_from(SPACES)
 # Sequences of few different pieces, so that long prefixes are shared and branches leave at every place in a page.
 pieces = st.tuples(st.integers(0, 1), st.integers(1, 23))
-sequences = st.lists(pieces, min_size=1, max_size=5).map(
-    lambda found: tuple(100 * which + i for which, size in found for i in range(size))
-)
+
+
+def spell(found):
+    return tuple(100 * which + i for which, size in found for i in range(size))
+
+
+sequences = st.lists(pieces, min_size=1, max_size=5).map(spell)
 picks = st.integers(0, 99)
 
 
@@ -183,13 +190,15 @@ class CacheMachine(RuleBasedStateMachine):
             self.running.append(Sequence(ns, ids, found, own))
 
     @precondition(lambda self: any(self.model.values()))
-    @rule(k=picks, extra=sequences)
-    def resume(self, k, extra):
-        """Go on from something cached, often from the same leaf as others."""
+    @rule(k=picks, back=st.integers(0, 40), extra=sequences)
+    def resume(self, k, back, extra):
+        """Go on from something cached, to its end or not, often from the same leaf as others."""
         known = [(ns, prefix) for ns in SPACES for prefix in self.model[ns]]
-        longest = [(ns, p) for ns, p in known if len(p) % 16] or known
-        ns, prefix = longest[k % len(longest)]
-        self.start(ns, prefix + extra)
+        if back > 20:
+            known = [(ns, p) for ns, p in known if len(p) % 16] or known
+            back = 0
+        ns, prefix = known[k % len(known)]
+        self.start(ns, prefix[: len(prefix) - back] + extra)
 
     def pick(self, k):
         return self.running[k % len(self.running)]
@@ -228,10 +237,11 @@ class CacheMachine(RuleBasedStateMachine):
         sequence.shared = whole
 
     @precondition(lambda self: self.running)
-    @rule(k=picks, hold=st.booleans())
-    def finish(self, k, hold):
+    @rule(k=picks, hold=st.booleans(), early=st.integers(0, 20))
+    def finish(self, k, hold, early):
         sequence = self.pick(k)
         self.run_copy(sequence)
+        self.write(sequence, max(sequence.computed, len(sequence.ids) - early))
         used = max(sequence.shared, -(-sequence.computed // 16))
         if sequence.computed > sequence.shared * 16:
             self.insert(sequence, sequence.computed, sequence.node if hold else None)
@@ -247,13 +257,19 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.unpin(sequence.node)
         self.running.remove(sequence)
 
-    @rule(n=st.integers(0, PAGES))
+    @rule(n=st.integers(0, 6))
     def evict(self, n):
         self.cause = "evicted"
         room, free = self.cache.evictable, self.pool.free
+        version = self.cache.version
         assert self.cache.evict(n) == min(n, room) == self.pool.free - free
+        assert (self.cache.version != version) == (min(n, room) > 0)
 
-    @rule()
+    @rule(k=picks)
+    def sometimes_reset(self, k):
+        if k == 99:
+            self.reset()
+
     def reset(self):
         self.cause = "reset"
         room = self.cache.evictable
@@ -296,6 +312,46 @@ class LfuMachine(CacheMachine):
 TestLru = CacheMachine.TestCase
 TestLfu = LfuMachine.TestCase
 TestLru.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-TestLfu.settings = settings(TestLru.settings, max_examples=30)
+TestLfu.settings = settings(TestLru.settings, max_examples=20)
+
+
+@pytest.mark.parametrize("policy", [Lru, Lfu])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_life(seed, policy):
+    """The same moves drawn by a plain generator: longer lives than hypothesis tries, so deeper trees and more pins."""
+    rng = random.Random(seed)
+    machine = (CacheMachine if policy is Lru else LfuMachine)()
+
+    def ids():
+        return spell([(rng.randrange(2), rng.randint(1, 23)) for _ in range(rng.randint(1, 5))])
+
+    def flip():
+        return rng.random() < 0.5
+
+    k = 0
+    moves = {
+        lambda: machine.begin(rng.choice(SPACES), ids()): 2,
+        lambda: machine.resume(k, rng.randrange(41), ids()): 4,
+        lambda: machine.probe(rng.choice(SPACES), ids(), None): 1,
+        lambda: machine.evict(rng.randrange(4)): 1,
+        lambda: machine.running and machine.compute(k, rng.randint(1, 60)): 6,
+        lambda: machine.running and machine.append(k, ids()): 2,
+        lambda: machine.running and machine.publish(k, flip(), flip()): 6,
+        lambda: machine.running and machine.finish(k, flip(), rng.randrange(20)): 4,
+        lambda: machine.running and machine.cancel(k): 1,
+    }
+    for step in range(1500):
+        k = rng.randrange(100)
+        if step % 500 == 499:
+            machine.reset()
+        elif any(machine.model.values()):
+            rng.choices(list(moves), list(moves.values()))[0]()
+        else:
+            machine.begin(rng.choice(SPACES), ids())
+            machine.compute(0, 99)
+            machine.finish(0, False, 0)
+        machine.pages_are_conserved_and_the_structure_holds()
+        machine.every_page_holds_what_it_should()
+    machine.teardown()

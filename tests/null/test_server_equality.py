@@ -54,13 +54,14 @@ def joined_chat(chunks: list[Any], n: int) -> list[dict[str, Any]]:
     stop=STOPS,
     limit=st.integers(1, 40),
     end=st.booleans(),
+    ids=st.booleans(),
 )
-def test_chat(session: Session, texts: list[str], pieces: list[int], stop: list[str], limit: int, end: bool):
+def test_chat(session: Session, texts: list[str], pieces: list[int], stop: list[str], limit: int, end: bool, ids: bool):
     if not end and not all(texts):
         end = True  # a choice without any token has nothing to stream
     script = says(*texts, end=end)
     body = {
-        "messages": MESSAGES, "n": len(texts), "logprobs": True, "return_token_ids": True, "max_tokens": limit,
+        "messages": MESSAGES, "n": len(texts), "logprobs": True, "return_token_ids": ids, "max_tokens": limit,
         "stop": stop,
     }  # fmt: skip
     whole, flow = both(session, "/v1/chat/completions", body, script, pieces)
@@ -71,7 +72,7 @@ def test_chat(session: Session, texts: list[str], pieces: list[int], stop: list[
             "finish": choice["finish_reason"],
             "stop": choice.get("stop_reason"),
             "logprobs": choice["logprobs"]["content"],
-            "ids": choice["token_ids"],
+            "ids": choice.get("token_ids", []),
         }
         for choice in whole["choices"]
     ]
@@ -87,9 +88,12 @@ def test_chat(session: Session, texts: list[str], pieces: list[int], stop: list[
     stop=STOPS,
     prompts=st.lists(TEXTS.filter(bool), min_size=1, max_size=3),
     echo=st.booleans(),
+    ids=st.booleans(),
 )
-def test_completions(session: Session, text: str, pieces: list[int], stop: list[str], prompts: list[str], echo: bool):
-    body = {"prompt": prompts, "n": 2, "logprobs": 2, "echo": echo, "return_token_ids": True, "stop": stop}
+def test_completions(
+    session: Session, text: str, pieces: list[int], stop: list[str], prompts: list[str], echo: bool, ids: bool
+):
+    body = {"prompt": prompts, "n": 2, "logprobs": 2, "echo": echo, "return_token_ids": ids, "stop": stop}
     script = says(text, text[::-1])
     whole, flow = both(session, "/v1/completions", body, script, pieces)
     joined: dict[int, dict[str, Any]] = {}
@@ -100,7 +104,8 @@ def test_completions(session: Session, text: str, pieces: list[int], stop: list[
             for name in ("finish_reason", "stop_reason", "prompt_token_ids"):
                 if piece.get(name) is not None:
                     into[name] = piece[name]
-            into["token_ids"] = into.get("token_ids", []) + piece.get("token_ids", [])
+            if "token_ids" in piece:
+                into["token_ids"] = into.get("token_ids", []) + piece["token_ids"]
             if piece["logprobs"] is not None:
                 before = into["logprobs"] or {name: [] for name in piece["logprobs"]}
                 into["logprobs"] = {name: before[name] + rest for name, rest in piece["logprobs"].items()}

@@ -43,7 +43,7 @@ def start() -> Iterator[object]:
         running.append(process)
         assert process.stdout is not None
         url = process.stdout.readline().strip()
-        assert url.startswith("http://127.0.0.1:"), process.stderr and process.stderr.read()
+        assert url.startswith("http://"), process.stderr and process.stderr.read()
         wait_for(lambda: _answers(url))
         return process, url
 
@@ -94,6 +94,15 @@ def test_draining_ends_at_its_limit(start):
     process.communicate(timeout=10)
     assert process.returncode == 0
     assert time.monotonic() - began < 6
+
+
+@pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_a_server_open_to_others_without_keys_warns(start, host: str, warned: bool):
+    process, url = start(host=host)
+    assert url.startswith(f"http://{host}:")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=10)
+    assert ("without API keys" in err) is warned
 
 
 def test_sigterm_when_idle_ends_at_once(start):

@@ -4,6 +4,7 @@ Oracles: the tokenizers library for ids, the template written out by hand for th
 """
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -135,3 +136,23 @@ def test_a_template_that_loops_is_refused(
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["code"], error["param"]) == ("template_failed", "messages")
+
+
+def test_a_template_shows_itself_quick_before_it_may_run_on_the_event_loop(
+    backend: tokenizers.Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("bosquet.runtime.template_limits.MAX_SECONDS", 0.2)
+    loops_when_asked = TEMPLATE + "{% if messages|length > 1 %}" + ENDLESS + "{% endif %}"
+    text = services(backend, tmp_path, loops_when_asked)
+    threads = []
+    inner = text.get().template.render
+
+    def render(*args: object, **kwargs: object) -> object:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return inner(*args, **kwargs)
+
+    monkeypatch.setattr(text.get().template, "render", render)
+    one = [{"role": "user", "content": "x"}]
+    for messages in (one, one, one * 2, one, one, [{"role": "user", "content": "x" * 9000}], one * 100):
+        post(FakeEngine(), CHAT, {"messages": messages}, text=text)
+    assert threads == [False, True, True, False, True, False, False]

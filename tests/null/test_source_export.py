@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tiny_gguf import write_plain_llama
+
 from bosquet.errors import ConfigError, ModelLoadError
 from bosquet.runtime.models import export as module
 from bosquet.runtime.models.export import export
-from tiny_gguf import write_plain_llama
 
 
 @pytest.fixture(autouse=True)

@@ -55,7 +55,10 @@ class Hub(BaseHTTPRequestHandler):
         elif path.startswith(f"/api/models/{REPOSITORY}/tree/"):
             files = [{"type": "file", "path": name, "size": len(data), "oid": "0"} for name, data in FILES.items()]
             self.reply(200, json.dumps(files).encode(), {}, body)
-        elif path in (f"/api/models/{REPOSITORY}", *(f"/api/models/{REPOSITORY}/revision/{r}" for r in ("main", COMMIT))):
+        elif path in (
+            f"/api/models/{REPOSITORY}",
+            *(f"/api/models/{REPOSITORY}/revision/{r}" for r in ("main", COMMIT)),
+        ):
             siblings = [{"rfilename": name} for name in FILES]
             info = {"id": REPOSITORY, "sha": COMMIT, "siblings": siblings, "private": False, "tags": []}
             self.reply(200, json.dumps(info).encode(), {}, body)

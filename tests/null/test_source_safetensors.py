@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from bosquet.errors import ModelLoadError
-from bosquet.runtime.models.safetensors_file import TensorOut, read_chunks, read_header, to_bfloat16, write_safetensors
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
+
+from bosquet.errors import ModelLoadError
+from bosquet.runtime.models.safetensors_file import TensorOut, read_chunks, read_header, to_bfloat16, write_safetensors
 
 Array = npt.NDArray[np.float32]
 

@@ -1,7 +1,7 @@
 """The incremental matcher against `bytes.find` over everything that was pushed."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bosquet.errors import InvalidParameter
@@ -23,6 +23,7 @@ def _naive(before: bytes, piece: bytes, stops: list[bytes]) -> StopMatch | None:
     return StopMatch(text=stop.decode(), trim=len(whole) - start)
 
 
+@settings(deadline=None)
 @given(_STOPS, _PIECES)
 def test_every_push_reports_what_a_search_of_the_whole_finds(stops: list[bytes], pieces: list[bytes]) -> None:
     matcher = StopMatcher(stops)
@@ -32,6 +33,7 @@ def test_every_push_reports_what_a_search_of_the_whole_finds(stops: list[bytes],
         before += piece
 
 
+@settings(deadline=None)
 @given(_STOPS, _PIECES, _PIECES)
 def test_a_fork_goes_its_own_way(stops: list[bytes], shared: list[bytes], own: list[bytes]) -> None:
     first, alone = StopMatcher(stops), StopMatcher(stops)

@@ -4,7 +4,7 @@ import codecs
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bosquet.runtime.stop_strings import StopMatcher
@@ -64,6 +64,7 @@ def _expected(run: Run) -> str:
     return data.decode("utf-8", "replace")
 
 
+@settings(deadline=None)
 @given(runs(), st.data())
 def test_pieces_add_up_to_the_text_of_one_step(run: Run, data: st.DataObject) -> None:
     stream = TextStream(run.vocabulary, run.stops)
@@ -77,6 +78,7 @@ def test_pieces_add_up_to_the_text_of_one_step(run: Run, data: st.DataObject) ->
     assert out == _expected(run)
 
 
+@settings(deadline=None)
 @given(runs())
 def test_nothing_is_held_back_without_need(run: Run) -> None:
     """After every token, what is not out yet is an unfinished character or the beginning of a stop string."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from bosquet.errors import ModelLoadError
+from safetensors.torch import load_file, save_file
 from tiny_models import SIZES, VOCABULARY, PagedRun, Piece, expected_logits, make_config, make_model, open_model, save
+
+from bosquet.errors import ModelLoadError
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -125,8 +128,6 @@ def test_gemma3_with_vision_runs_its_language_part(start: str, tmp_path: Path) -
 
 
 def rename_tensors(path: Path, old: str, new: str) -> None:
-    from safetensors.torch import load_file, save_file
-
     tensors = load_file(path)
     assert any(name.startswith(old) for name in tensors)
     renamed = {new + n.removeprefix(old) if n.startswith(old) else n: tensor for n, tensor in tensors.items()}
@@ -135,9 +136,7 @@ def rename_tensors(path: Path, old: str, new: str) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])
 def test_old_config_form_gives_the_same_logits(family: str, tmp_path: Path) -> None:
-    """`rope_theta`, `rope_scaling` and `rope_local_base_freq` beside each other, as checkpoints on the hub have them."""
-    import json
-
+    """`rope_theta`, `rope_scaling` and `rope_local_base_freq` beside each other, as in published checkpoints."""
     settings = {"rope_parameters": LLAMA3} if family == "llama" else GEMMA
     reference = make_model(make_config(family, **settings))
     folder = save(reference, tmp_path / "model")
@@ -171,9 +170,13 @@ def test_bfloat16_stays_close(family: str, tmp_path: Path) -> None:
     ("change", "expected"),
     [
         ({"model_type": "mamba"}, "unknown model_type 'mamba'; known: gemma3, gemma3_text, llama"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "unknown architecture ['LlamaForTokenClassification']"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, "rope type 'yarn'"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "low_freq_factor"),
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "full rotation"),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "full rotation",
+        ),
         ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'; expected 'silu'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "'quantization_config'"),
         ({"residual_multiplier": 0.2}, "'residual_multiplier' is 0.2"),
@@ -188,8 +191,6 @@ def test_bfloat16_stays_close(family: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_known_is_refused_in_one_line(change: dict[str, Any], expected: str, tmp_path: Path) -> None:
-    import json
-
     folder = save(make_model(make_config("llama")), tmp_path / "model")
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))

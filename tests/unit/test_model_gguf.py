@@ -10,14 +10,15 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from tiny_gguf import BLOCKS, base_metadata, file_tensors, interleave, plain_llama, quantized, write_gguf
+from tiny_models import VOCABULARY, PagedRun, Piece, expected_logits, make_config, make_model
+
 from bosquet.errors import ModelLoadError
 from bosquet.kernels.registry import load_ops
 from bosquet.runtime.models.dequantize import dequantize
 from bosquet.runtime.models.registry import load_model
 from bosquet.runtime.models.source import resolve
-from safetensors.torch import load_file
-from tiny_gguf import BLOCKS, base_metadata, file_tensors, interleave, plain_llama, quantized, write_gguf
-from tiny_models import VOCABULARY, PagedRun, Piece, expected_logits, make_config, make_model
 
 LLAMA3 = {
     "rope_type": "llama3",

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
+from tiny_models import VOCABULARY, PagedRun, Piece, expected_logits, make_config, make_model, open_model, save
+
 from bosquet.errors import ModelLoadError
 from bosquet.kernels.registry import load_ops
 from bosquet.runtime.models.export import export
 from bosquet.runtime.models.registry import load_model
 from bosquet.runtime.models.source import open_folder
-from safetensors.torch import load_file, save_file
-from tiny_models import VOCABULARY, PagedRun, Piece, expected_logits, make_config, make_model, open_model, save
 
 IDS = torch.randint(VOCABULARY, (30,), generator=torch.Generator().manual_seed(8)).tolist()
 

@@ -1,0 +1,167 @@
+"""The compiler: bad specs, the cache, concurrency, silence on stderr."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+from grammar_vocabulary import fits, vocabulary
+
+from bosquet.errors import GrammarInvalid
+from bosquet.grammar import compiler as compiler_module
+from bosquet.grammar.compiler import GrammarCompiler
+from bosquet.grammar.vocabulary import Vocabulary
+from bosquet.types import GrammarSpec
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    return GrammarCompiler(vocabulary())
+
+
+def schema(value):
+    return GrammarSpec("json_schema", json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        (GrammarSpec("json_schema", "{"), "response_format"),
+        (schema("bar"), "response_format"),
+        (schema({"type": "object", "properties": {"a": "bar"}}), "response_format"),
+        (schema({"type": "string", "pattern": "["}), "response_format"),
+        (schema({"$ref": "https://example.com/schema.json"}), "response_format"),
+        (schema({"description": "x" * 300_000}), "response_format"),
+        (GrammarSpec("json_schema", "[" * 200_000), "response_format"),
+        (GrammarSpec("json_schema", '{"items":' * 20_000 + "{}" + "}" * 20_000), "response_format"),
+        (GrammarSpec("json_schema", json.dumps({"enum": ["\ud800"]})), "response_format"),
+        (GrammarSpec("regex", "["), "regex"),
+        (GrammarSpec("regex", "(?=a)a"), "regex"),
+        (GrammarSpec("regex", "(a)\\1"), "regex"),
+        (GrammarSpec("regex", "[^\\s\\S]"), "regex"),
+        (GrammarSpec("regex", "a{99999}"), "regex"),
+        (GrammarSpec("choice", "[]"), "choice"),
+        (GrammarSpec("choice", "yes"), "choice"),
+        (GrammarSpec("choice", '"yes"'), "choice"),
+        (GrammarSpec("choice", "[1]"), "choice"),
+        (GrammarSpec("choice", '[""]'), "choice"),
+        (GrammarSpec("ebnf", ""), "grammar"),
+        (GrammarSpec("ebnf", 'foo ::= "a"'), "grammar"),
+        (GrammarSpec("ebnf", "root ::= missing"), "grammar"),
+        (GrammarSpec("ebnf", 'root ::= "a'), "grammar"),
+        (GrammarSpec("ebnf", "root ::= root"), "grammar"),
+        (GrammarSpec("ebnf", "root ::= \ud800"), "grammar"),
+    ],
+    ids=lambda value: f"{value.kind}:{value.value[:40]}" if isinstance(value, GrammarSpec) else None,
+)
+def test_bad_specs_are_refused_with_their_field(compiler, spec, field, capfd):
+    with pytest.raises(GrammarInvalid) as caught:
+        compiler.compile(spec)
+    assert caught.value.field == field
+    assert len(str(caught.value)) < 400
+    assert "/project/" not in str(caught.value)
+    assert capfd.readouterr().err == ""
+
+
+def test_good_specs_are_silent_too(compiler, capfd):
+    for value in (
+        {},
+        {"type": "string", "pattern": "a$|^b"},
+        {"type": "integer", "multipleOf": 3},
+        {"oneOf": [{"type": "null"}, {"const": 1}]},
+    ):
+        matcher = compiler.compile(schema(value)).matcher()
+        matcher.try_accept([0, -1, 2**40, 5])
+    assert capfd.readouterr().err == ""
+
+
+def test_the_same_spec_is_compiled_once_and_kept(compiler):
+    spec = GrammarSpec("regex", "kept[0-9]")
+    assert compiler.compile(spec) is compiler.compile(GrammarSpec("regex", "kept[0-9]", strict=True))
+
+
+def test_the_cache_is_bounded_by_size_and_drops_the_least_recent():
+    size = GrammarCompiler(vocabulary()).compile(GrammarSpec("regex", "x0y")).size_bytes
+    compiler = GrammarCompiler(vocabulary(), cache_bytes=size * 3 + size // 2)
+    specs = [GrammarSpec("regex", f"x{digit}y") for digit in range(5)]
+    first = [compiler.compile(spec) for spec in specs[:3]]
+    assert compiler.compile(specs[0]) is first[0]
+    compiler.compile(specs[3])  # pushes out 1, not 0
+    assert compiler.cached_bytes <= size * 3 + size // 2
+    assert compiler.compile(specs[0]) is first[0]
+    assert compiler.compile(specs[1]) is not first[1]
+    large = compiler.compile(schema({"enum": [f"value {n}" for n in range(500)]}))
+    assert large.size_bytes > compiler.cached_bytes > 0
+    assert fits(large.matcher(), '"value 7"')
+
+
+def test_concurrent_requests_share_one_compile(monkeypatch):
+    compiler = GrammarCompiler(vocabulary())
+    calls, gate = [], threading.Event()
+    original = compiler_module.XgrammarEngine.compile
+
+    def slow(self, spec):
+        calls.append(spec)
+        assert gate.wait(10)
+        return original(self, spec)
+
+    monkeypatch.setattr(compiler_module.XgrammarEngine, "compile", slow)
+    good, bad = GrammarSpec("regex", "shared"), GrammarSpec("regex", "[")
+    results = []
+
+    def ask(spec):
+        try:
+            results.append(compiler.compile(spec))
+        except GrammarInvalid as error:
+            results.append(str(error))
+
+    threads = [threading.Thread(target=ask, args=(spec,)) for spec in [good, bad] * 4]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 10
+    while len(calls) < 2 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(spec.value for spec in calls) == ["[", "shared"]
+    assert len(results) == 8
+    assert len({id(result) for result in results if not isinstance(result, str)}) == 1
+    assert sum(isinstance(result, str) for result in results) == 4
+
+
+def test_compiles_of_different_specs_run_side_by_side(compiler):
+    specs = [schema({"type": "object", "properties": {f"p{n}": {"type": "integer"}}}) for n in range(24)]
+    results = {}
+
+    def work(part):
+        for n in part:
+            results[n] = fits(compiler.compile(specs[n]).matcher(), json.dumps({f"p{n}": n}))
+
+    threads = [threading.Thread(target=work, args=(range(start, 24, 4),)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert results == dict.fromkeys(range(24), True)
+
+
+def test_vocabularies_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="fit a head"):
+        Vocabulary([b"a", b"b"], 1, (0,))
+    with pytest.raises(ValueError, match="end tokens"):
+        Vocabulary([b"a", b"b"], 2, ())
+    with pytest.raises(ValueError, match="end tokens"):
+        Vocabulary([b"a", b"b"], 2, (2,))
+
+
+def test_an_end_token_may_be_padding_or_the_only_special():
+    for vocab, end in (
+        (Vocabulary([b"a", b"b"], 40, (39,)), 39),
+        (Vocabulary([b"a", b"b", b"</s>"], 3, (2,), (2,)), 2),
+    ):
+        matcher = GrammarCompiler(vocab).compile(GrammarSpec("regex", "ab")).matcher()
+        assert matcher.try_accept([0, 1, end, 0]) == 3
+        assert matcher.terminated
