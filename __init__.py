@@ -15,25 +15,71 @@ What is heavy (torch, the server, HTTP clients) is imported by what needs it, wh
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.1.0"  # before the imports: rooms read it
+
+from .errors import BosquetError, ModelLoadError, Overloaded, ProgramError, RequestRejected, Unavailable, Unsupported
+from .lang import (
+    AsyncStream,
+    Backend,
+    Meta,
+    Program,
+    Result,
+    State,
+    Stream,
+    Usage,
+    gen,
+    program,
+    select,
+    set_backend,
+    use,
+)
 
 if TYPE_CHECKING:
     from .lang.backends.http import BosquetServer
     from .lang.backends.openai_compatible import OpenAICompatible
     from .runtime.local import LocalEngine as Engine
 
-_LAZY = {
-    "BosquetServer": ("lang.backends.http", "BosquetServer"),
-    "Engine": ("runtime.local", "LocalEngine"),
-    "OpenAICompatible": ("lang.backends.openai_compatible", "OpenAICompatible"),
-}
+__all__ = [
+    "AsyncStream",
+    "Backend",
+    "BosquetError",
+    "BosquetServer",
+    "Engine",
+    "Meta",
+    "ModelLoadError",
+    "OpenAICompatible",
+    "Overloaded",
+    "Program",
+    "ProgramError",
+    "RequestRejected",
+    "Result",
+    "State",
+    "Stream",
+    "Unavailable",
+    "Unsupported",
+    "Usage",
+    "__version__",
+    "gen",
+    "program",
+    "select",
+    "set_backend",
+    "use",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _LAZY[name]
-    return getattr(import_module(f".{module}", __name__), attribute)
+    if name == "Engine":
+        from .runtime.local import LocalEngine
+
+        return LocalEngine
+    if name == "BosquetServer":
+        from .lang.backends.http import BosquetServer
+
+        return BosquetServer
+    if name == "OpenAICompatible":
+        from .lang.backends.openai_compatible import OpenAICompatible
+
+        return OpenAICompatible
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -90,7 +90,7 @@ HelpAll = Annotated[
     typer.Option("--help-all", callback=_show_all_help, is_eager=True, help="Show every option, not only the usual."),
 ]
 Model = Annotated[str, typer.Argument(help="'embedded', a folder, a .gguf file or a Hugging Face id")]
-Url = Annotated[str, typer.Option(help="Use this running server instead of starting an engine.")]
+Url = Annotated[str, typer.Option(help="Use this running Bosquet server instead of starting an engine.")]
 
 
 @app.command()
@@ -231,9 +231,10 @@ def version() -> None:
 
 def _backend(model: str, url: str) -> Any:
     """A context manager around a back end: a server's, or an engine started on the spot."""
-    from . import Engine, connect
+    from .lang.backends.http import BosquetServer
+    from .runtime.local import LocalEngine
 
-    return connect(url) if url else Engine(model)
+    return BosquetServer(url) if url else LocalEngine(model)
 
 
 def _program(target: str) -> Any:

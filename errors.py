@@ -157,8 +157,8 @@ def rejection(code: str, message: str, field: str | None = None) -> BosquetError
     """The exception that stands for `code` on this side of a process or HTTP boundary."""
     if code == Overloaded.code:
         return Overloaded(message)
-    if code == Unavailable.code:
-        return Unavailable(message)
+    if code in (Unavailable.code, EngineDied.code):
+        return (EngineDied if code == EngineDied.code else Unavailable)(message)
     if code == DeadlineExceeded.code:
         return DeadlineExceeded(message)
     return _BY_CODE.get(code, RequestRejected)(message, field)

@@ -58,7 +58,7 @@ class GrammarSpec(Struct, frozen=True):
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How tokens are chosen, and when to stop. Ranges are checked where they come in: by the server."""
+    """How tokens are chosen, and when to stop. Ranges are checked by `runtime.validation`, not here."""
 
     temperature: float = 1.0  # 0 is greedy
     top_k: int = 0  # 0: off

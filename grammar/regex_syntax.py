@@ -16,7 +16,7 @@ from . import char_sets as cs
 from .char_sets import CharSet
 
 MAX_DEPTH = 100  # nested groups
-MAX_REPEAT = 10_000  # product of the bounds of nested repeats: what an engine may have to unroll
+MAX_REPEAT = 2_000  # product of the bounds of nested repeats: what an engine may have to unroll
 
 
 class Anchor(Enum):

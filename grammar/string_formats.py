@@ -1,6 +1,6 @@
 """The formats of JSON Schema strings as regular expressions.
 
-Each matches only valid strings, not all of them: a date has no 29 February, a host name no more than five labels.
+Each matches only valid strings, not all of them: a date has no 29 February, a host name no more than four labels.
 Sources: RFC 3339 (date, time, duration), 5321 and 1123 (email, host name), 2673 and 4291 (addresses), 3986 (URI), 6901
 (JSON pointer), 4122 (UUID).
 """
@@ -18,10 +18,10 @@ _TIME = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?(?:Z|[+-](?:[01]\d|2[0-
 _CLOCK = r"(?:\d{1,6}H(?:\d{1,6}M(?:\d{1,6}S)?)?|\d{1,6}M(?:\d{1,6}S)?|\d{1,6}S)"
 _SPAN = r"(?:\d{1,6}Y(?:\d{1,6}M(?:\d{1,6}D)?)?|\d{1,6}M(?:\d{1,6}D)?|\d{1,6}D)"
 _DURATION = rf"P(?:\d{{1,6}}W|{_SPAN}(?:T{_CLOCK})?|T{_CLOCK})"
-_LABEL = r"[A-Za-z0-9]{1,15}(?:-[A-Za-z0-9]{1,15}){0,2}"
-_HOST = rf"{_LABEL}(?:\.{_LABEL}){{0,3}}\.[A-Za-z]{{2,12}}"
-_HOSTNAME = rf"{_LABEL}(?:\.{_LABEL}){{0,4}}"
-_EMAIL = rf"[A-Za-z0-9_+-]{{1,20}}(?:\.[A-Za-z0-9_+-]{{1,20}}){{0,2}}@{_HOST}"
+_LABEL = r"[A-Za-z0-9]{1,12}(?:-[A-Za-z0-9]{1,8})?"
+_HOST = rf"{_LABEL}(?:\.{_LABEL})?\.[A-Za-z]{{2,6}}"
+_HOSTNAME = rf"{_LABEL}(?:\.{_LABEL}){{0,3}}"
+_EMAIL = rf"[A-Za-z0-9_+-]{{1,16}}(?:\.[A-Za-z0-9_+-]{{1,12}})?@{_HOST}"
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
 _H = "[0-9a-fA-F]{1,4}"

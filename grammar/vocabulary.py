@@ -6,12 +6,26 @@ Knows nothing of tokenizers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .base import MaskRow
-from .utf8 import mask_rows, transitions
+from .utf8 import INVALID, mask_rows, transitions
+
+_NOT_IN_JSON = frozenset(range(0x20)) - {ord("\n"), ord("\r")}
+
+
+class Alphabet(NamedTuple):
+    """Which tokens may come at all.
+
+    `next_state` [utf8.STATES, head width] int8 is the UTF-8 state after each token, `utf8.INVALID` where it can never
+    come; `masks` holds the mask row of the tokens that can come for each UTF-8 state.
+    """
+
+    next_state: npt.NDArray[np.int8]
+    masks: list[MaskRow]
 
 
 class Vocabulary:
@@ -37,10 +51,13 @@ class Vocabulary:
         """[head_width]: bytes of tokens that may be text; empty for all others."""
         table = transitions(self.text_bytes)
         table[0, list(self.end_ids)] = 0
-        self.next_state: npt.NDArray[np.int8] = table
-        """[utf8.STATES, head_width]: the UTF-8 state after a token, `utf8.INVALID` where it can never come."""
-        self.state_masks: list[MaskRow] = mask_rows(table, self.end_ids)
-        """For each UTF-8 state the mask row of the tokens that can come."""
+        self.text = Alphabet(table, mask_rows(table, self.end_ids))
+        """For grammars of any text."""
+        table = table.copy()
+        table[:, [bool(_NOT_IN_JSON & set(text)) for text in self.text_bytes]] = INVALID
+        self.json = Alphabet(table, mask_rows(table, self.end_ids))
+        """For grammars of JSON: without control characters, of which JSON has only line ends outside strings (and tabs,
+        which some engine would let into strings)."""
 
     @property
     def mask_words(self) -> int:

@@ -1,7 +1,8 @@
 """xgrammar behind the contract of `base`.
 
 What is kept away from xgrammar, because it would take it wrongly or warn on stderr: ids outside the vocabulary (those
-from 2^32 wrap), special tokens and padding, bytes that are not UTF-8, anything after the end token, and keywords that
+from 2^32 wrap), special tokens and padding, bytes that are not UTF-8, raw control
+characters in strings of bounded length, anything after the end token, and keywords that
 it drops (`schema_check`).
 """
 
@@ -20,7 +21,7 @@ from .char_sets import EVERYTHING
 from .regex import Regex
 from .schema_check import check_schema
 from .utf8 import INVALID
-from .vocabulary import Vocabulary
+from .vocabulary import Alphabet, Vocabulary
 
 MAX_WHITESPACE = 4
 """White space characters that may stand between two parts of a JSON text."""
@@ -49,7 +50,8 @@ class XgrammarEngine:
             compiled = self._compile(spec)
         except RuntimeError as error:  # xgrammar knows no other error for what it is given
             raise GrammarInvalid(f"{spec.kind}: {_reason(error)}") from None
-        result = XgrammarCompiled(compiled, self.vocabulary)
+        is_json = spec.kind in ("json_schema", "json_object")
+        result = XgrammarCompiled(compiled, self.vocabulary.json if is_json else self.vocabulary.text)
         first = np.zeros(self.vocabulary.mask_words, dtype=np.int32)
         result.matcher().fill_mask(first)
         if not first.any():
@@ -75,21 +77,21 @@ class XgrammarEngine:
 class XgrammarCompiled:
     """A compiled grammar; immutable."""
 
-    def __init__(self, compiled: xgrammar.CompiledGrammar, vocabulary: Vocabulary) -> None:
+    def __init__(self, compiled: xgrammar.CompiledGrammar, alphabet: Alphabet) -> None:
         self._compiled = compiled
-        self._vocabulary = vocabulary
+        self._alphabet = alphabet
         self.size_bytes: int = compiled.memory_size_bytes
 
     def matcher(self) -> XgrammarMatcher:
-        return XgrammarMatcher(xgrammar.GrammarMatcher(self._compiled), self._vocabulary, [0])
+        return XgrammarMatcher(xgrammar.GrammarMatcher(self._compiled), self._alphabet, [0])
 
 
 class XgrammarMatcher:
     """One output on its way. See `base.Matcher`."""
 
-    def __init__(self, matcher: xgrammar.GrammarMatcher, vocabulary: Vocabulary, states: list[int]) -> None:
+    def __init__(self, matcher: xgrammar.GrammarMatcher, alphabet: Alphabet, states: list[int]) -> None:
         self._matcher = matcher
-        self._vocabulary = vocabulary
+        self._alphabet = alphabet
         self._states = states  # UTF-8 state at the start and after each accepted token
 
     @property
@@ -101,7 +103,7 @@ class XgrammarMatcher:
         return bool(self._matcher.is_terminated())
 
     def try_accept(self, ids: Sequence[int]) -> int:
-        table = self._vocabulary.next_state
+        table = self._alphabet.next_state
         width = table.shape[1]
         for at, token in enumerate(ids):
             if not 0 <= token < width or self._matcher.is_terminated():
@@ -113,13 +115,15 @@ class XgrammarMatcher:
         return len(ids)
 
     def fill_mask(self, row: MaskRow) -> None:
-        if row.shape != (self._vocabulary.mask_words,) or row.dtype != np.int32:
-            raise ValueError(f"a mask row is [{self._vocabulary.mask_words}] int32, not {row.shape} {row.dtype}")
+        possible = self._alphabet.masks[self._states[-1]]
+        if row.shape != possible.shape or row.dtype != np.int32:
+            raise ValueError(f"a mask row is {list(possible.shape)} int32, not {list(row.shape)} {row.dtype}")
         if self._matcher.is_terminated():
             raise ValueError("nothing may follow an end token: there is no mask")
         self._matcher.fill_next_token_bitmask(row)
-        # Clears bytes that would not be UTF-8, bits beyond the head's width (they come back set) and special tokens.
-        np.bitwise_and(row, self._vocabulary.state_masks[self._states[-1]], out=row)
+        # Clears bytes that would not be UTF-8, bits beyond the head's width (they come back set), special tokens, and
+        # control characters in JSON.
+        np.bitwise_and(row, possible, out=row)
 
     def rollback(self, n: int) -> None:
         accepted = len(self._states) - 1
@@ -130,13 +134,13 @@ class XgrammarMatcher:
             del self._states[-n:]
 
     def fork(self) -> XgrammarMatcher:
-        return XgrammarMatcher(self._matcher.fork(), self._vocabulary, list(self._states))
+        return XgrammarMatcher(self._matcher.fork(), self._alphabet, list(self._states))
 
     def forced_tokens(self) -> list[int]:
         """At most 64 of them; an end token may be the last."""
         forced: list[int] = []
         ahead = self
-        row = np.zeros(self._vocabulary.mask_words, dtype=np.int32)
+        row = np.zeros_like(self._alphabet.masks[0])
         while len(forced) < _MAX_FORCED and not ahead.terminated:
             ahead.fill_mask(row)
             token = _only_bit(row)

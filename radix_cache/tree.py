@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from ..errors import CacheCorrupt
 from ..types import PAGE
-from . import integrity
 from .candidates import Candidates
+from .integrity import check_pages, check_tree
 from .key import PAGE_BYTES, TOKEN_BYTES, Ids, Key, common_tokens
 from .node import Namespace, Node
 from .policy import EvictionPolicy, Lru
@@ -204,8 +204,8 @@ class RadixCache:
     def check_integrity(self, running: Iterable[int]) -> None:
         """Verify that every page is free, in the tree or in `running` (the pages owned by running sequences), and all
         rules of the structure. Raises `CacheCorrupt` with the numbers. Costs a walk over the whole tree."""
-        integrity.check_pages(self.pool, self._owned, list(running))
-        integrity.check_tree(self.roots(), self._owned, self._evictable, self._candidates)
+        check_pages(self.pool, self._owned, list(running))
+        check_tree(self.roots(), self._owned, self._evictable, self._candidates)
 
     # The walk, and what changes the structure
 

@@ -21,6 +21,7 @@ from ..types import FinishReason, Output, Request, Stats
 from .plan import Handle, Runner
 from .scheduler import Limits, Scheduler, Step, Vocabulary
 from .sequence import Sequence
+from .validation import check_sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,7 @@ class Engine:
                 "with its answer",
                 "prompt",
             )
-        for name, value in (("n", request.sampling.n), ("prompt_logprobs_from", request.sampling.prompt_logprobs_from)):
-            if value < 1:
-                raise InvalidParameter(f"{name} must be at least 1", name)
+        check_sampling(request.sampling, self._bounds.vocab_size)
         if len(self.scheduler.waiting) + request.sampling.n > self._bounds.max_waiting:
             raise Overloaded("the queue is full", retry_after=1.0)
 
@@ -201,6 +200,7 @@ class Engine:
         stats.running = len(self.scheduler.running)
         stats.waiting = len(self.scheduler.waiting)
         stats.preemptions = self.scheduler.preemptions
+        stats.evicted_pages = self.scheduler.evicted_pages
         stats.pages_total = pool.total
         stats.pages_free = pool.free
         stats.pages_cached = self._cache.cached
@@ -208,6 +208,6 @@ class Engine:
         return stats
 
     def check_integrity(self) -> None:
-        """Raise `CacheCorrupt` unless every page belongs to the pool, the tree or a running sequence, and to one only."""
+        """Raise `CacheCorrupt` unless each page belongs to the pool, the tree or a running sequence, and to one only."""
         tables = [s.table for s in self.scheduler.running if s.table is not None]
         self._cache.check_integrity([page for table in tables for page in table.owned])

@@ -183,14 +183,16 @@ class Service:
     def _send(self, client: bytes, message: wire.FromEngine) -> None:
         self._socket.send_multipart((client, wire.encode(message)))
 
-    def fail(self, message: str) -> None:
-        """Tell those who have joined by now that there will be no engine."""
+    def fail(self, message: str) -> bool:
+        """Tell those who join within two seconds that there will be no engine; False if nobody does."""
+        told = False
         deadline = time.monotonic() + 2.0
-        while time.monotonic() < deadline and self._poller.poll(100):
-            if not self._socket.poll(0):
-                return
-            client, _ = self._socket.recv_multipart()
-            self._send(client, wire.Failed(message))
+        while time.monotonic() < deadline and not (told and not self._socket.poll(0)):
+            if self._socket.poll(100):
+                client, _ = self._socket.recv_multipart()
+                self._send(client, wire.Failed(message))
+                told = True
+        return told
 
 
 def main() -> None:
@@ -205,8 +207,8 @@ def main() -> None:
     try:
         engine, info, config, make_compiler = assemble(EngineConfig(**launch.config))
     except (ModelLoadError, ConfigError) as error:
-        print(f"bosquet: {error}", file=sys.stderr)
-        service.fail(str(error))
+        if not service.fail(str(error)):
+            print(f"bosquet: {error}", file=sys.stderr)
         sys.exit(2)
     service.serve(engine, info, config, service.in_thread(make_compiler))
     os._exit(0)  # without waiting for a compile that may still run in a thread

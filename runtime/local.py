@@ -24,7 +24,7 @@ from .tokenizer import Tokenizer
 
 CAPABILITIES = frozenset(
     (
-        *("tokens", "text", "continue", "select", "logprobs"),
+        *("tokens", "text", "continue", "select", "logprobs", "top_logprobs"),
         *("json_schema", "json_object", "regex", "choice", "ebnf"),
         *("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "seed"),
         *("min_tokens", "stop_token_ids", "ignore_eos"),

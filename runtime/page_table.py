@@ -12,7 +12,7 @@ whoever gets such a page writes to it later.
 
 from __future__ import annotations
 
-from ..radix_cache.tree import Match, Namespace, Node, RadixCache
+from ..radix_cache.tree import Insertion, Key, Match, Namespace, Node, RadixCache
 from ..types import PAGE
 from .plan import Copy
 
@@ -55,12 +55,12 @@ class PageTable:
         if missing:
             self.pages += self.cache.pool.take(missing)
 
-    def publish(self, ids: list[int], computed: int) -> None:
+    def publish(self, key: Key, computed: int) -> None:
         """Give the tree every whole page of the first `computed` tokens, so that others share them from now on."""
         whole = computed // PAGE
         if whole <= self.shared:
             return
-        insertion = self.cache.insert(self.namespace, ids[: whole * PAGE], self.pages[:whole])
+        insertion = self._insert(key.prefix(whole * PAGE), self.pages[:whole])
         if self.node is None:
             self.cache.pin(insertion.node)
         else:
@@ -70,11 +70,14 @@ class PageTable:
         self.shared = whole
         self.cache.pool.give(insertion.duplicates)
 
-    def release(self, ids: list[int], computed: int, *, keep: bool) -> None:
+    def _insert(self, key: Key, pages: list[int]) -> Insertion:
+        return self.cache.insert(self.namespace, key, pages, held=self.node)
+
+    def release(self, key: Key, computed: int, *, keep: bool) -> None:
         """Let go of everything. With `keep`, what was computed stays in the tree, the last part of a page included."""
         used = -(-computed // PAGE)
         if keep and computed > 0:
-            insertion = self.cache.insert(self.namespace, ids[:computed], self.pages[:used])
+            insertion = self._insert(key.prefix(computed), self.pages[:used])
             self.cache.pool.give(insertion.duplicates)
             self.cache.pool.give(self.pages[used:])
         else:

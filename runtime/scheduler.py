@@ -79,6 +79,7 @@ class Scheduler:
         self.waiting = WaitingQueue(cache, limits.ageing_s, clock)
         self.running: list[Sequence] = []  # most important first
         self.preemptions = 0
+        self.evicted_pages = 0
 
     # ---- in and out ------------------------------------------------------------------------------------------------
 
@@ -95,7 +96,7 @@ class Scheduler:
 
     def _withdraw(self, sequence: Sequence) -> None:
         assert sequence.table is not None
-        sequence.table.release(sequence.ids, sequence.computed, keep=sequence.request.reuse)
+        sequence.table.release(sequence.key, sequence.computed, keep=sequence.request.reuse)
         sequence.table = None
         self.running.remove(sequence)
 
@@ -132,7 +133,7 @@ class Scheduler:
             if short <= 0:
                 table.grow(sequence.planned + tokens)
                 return True
-            if self.cache.evict(short):
+            if self._evict(short):
                 continue
             victim = next(s for s in reversed(self.running) if s is sequence or s not in builder)
             if victim is sequence and builder.entries:
@@ -141,6 +142,11 @@ class Scheduler:
             builder.preempted = True
             if victim is sequence:
                 return False
+
+    def _evict(self, pages: int) -> int:
+        freed = self.cache.evict(pages)
+        self.evicted_pages += freed
+        return freed
 
     def _admit(self, builder: _Builder) -> None:
         if len(self.running) >= self.limits.rows or builder.left <= 0:
@@ -169,7 +175,7 @@ class Scheduler:
             match = self.cache.match(sequence.namespace, sequence.key, 0)  # alone, it fits if it holds on to nothing
             self.cache.pin(match.node)
         if match.tail is not None and not self.cache.pool.free:
-            self.cache.evict(1)
+            self._evict(1)
         table = PageTable(self.cache, sequence.namespace)
         copy = table.adopt(match)
         if copy is None:
@@ -183,7 +189,7 @@ class Scheduler:
         tokens = sequence.next_tokens(builder.left)
         missing = table.missing(sequence.planned + len(tokens)) - self.cache.pool.free
         if missing > 0:
-            self.cache.evict(missing)
+            self._evict(missing)
         table.grow(sequence.planned + len(tokens))
         builder.add(sequence, tokens, copy, match.node if copy is not None else None)
         return True
@@ -239,7 +245,7 @@ class Scheduler:
             if sequence.table is entry.table:
                 sequence.computed = entry.end
                 if entry.end <= sequence.prompt_length and sequence.request.reuse:
-                    entry.table.publish(sequence.ids, entry.end)
+                    entry.table.publish(sequence.key, entry.end)
             if entry.scores:
                 found = next(next_scored)
                 if entry.scores.stop > sequence.scored:  # rows from before and after a preemption overlap
@@ -258,6 +264,9 @@ class Scheduler:
     def _accept(self, sequence: Sequence, drawn: Sampled) -> Output:
         token = drawn.token
         if token < 0:
+            if sequence.matcher is not None and sequence.matcher.completed:
+                self.stop(sequence, "stop")  # min_tokens forbids the end, but the grammar has nothing more to say
+                return _output(sequence, [])
             self.stop(sequence, "error")
             output = _output(sequence, [])
             output.error = ("nothing_allowed", "grammar, bans and biases together leave no token that may come next")

@@ -32,7 +32,7 @@ def serve(
     on_listening: Callable[[str], None],
     on_ready: Callable[[ModelInfo], None],
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Raises `ConfigError` and `ModelLoadError`, at the latest when loading has failed."""
+    """Serve until SIGTERM or SIGINT. Raises `ConfigError` and `ModelLoadError`."""
     failures: list[ModelLoadError | ConfigError] = []
     text = TextServices()
     client = EngineClient(engine_config)

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Seque
 from concurrent.futures import CancelledError, Future
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from rich.console import Console
 
@@ -80,7 +80,7 @@ class Answer:
 class Conversation:
     """What has been said, and how answers are asked for."""
 
-    backend: Any  # a Backend or a TokenBackend, by its capabilities
+    backend: Backend
     sampling: SamplingParams
     system: str
     messages: list[Message] = field(default_factory=list)
@@ -90,8 +90,8 @@ class Conversation:
 
     async def load(self) -> None:
         """Wait until a back end that loads a model has done so."""
-        if "tokens" in self.backend.capabilities:
-            await self.backend.text_start()
+        if (tokens := self._tokens()) is not None:
+            await tokens.text_start()
 
     async def answer(self, put: Callable[[Chunk], None]) -> None:
         """Generate the answer to the messages so far."""
@@ -100,10 +100,14 @@ class Conversation:
                 put(chunk)
 
     async def _call(self) -> Call:
-        if "messages" in self.backend.capabilities:
+        tokens = self._tokens()
+        if tokens is None:
             return Call(sampling=self.sampling, origin=ORIGIN, messages=list(self.messages))
-        segments = await self.backend.render(self.messages, add_generation_prompt=True)
-        return Call(sampling=self.sampling, origin=ORIGIN, ids=await self.backend.encode(segments))
+        segments = await tokens.render(self.messages, add_generation_prompt=True)
+        return Call(sampling=self.sampling, origin=ORIGIN, ids=await tokens.encode(segments))
+
+    def _tokens(self) -> TokenBackend | None:
+        return cast(TokenBackend, self.backend) if "tokens" in self.backend.capabilities else None
 
 
 def converse(

@@ -32,12 +32,12 @@ class TextStream:
     it looks for them. With `skip_special=False` special tokens show as their literal text.
     """
 
-    __slots__ = ("_decoder", "_finished", "_held", "_skip", "_starts", "_vocabulary")
+    __slots__ = ("_decoder", "_finished", "_held", "_skip", "_stops", "_vocabulary")
 
     def __init__(self, tokenizer: Vocabulary, stop: Sequence[bytes] = (), skip_special: bool = True) -> None:
         self._vocabulary = tokenizer
         self._skip = skip_special
-        self._starts = tuple(stop)
+        self._stops = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held: list[tuple[bytes, bool]] = []  # bytes not yet decoded, and whether stop strings may lie in them
         self._finished = False
@@ -59,7 +59,7 @@ class TextStream:
         # Ids past the vocabulary are padding of a wider output head.
         pieces = [(table[i], i not in special) for i in tokens if i < size and not (self._skip and i in special)]
         if finish is None:
-            if not self._starts:
+            if not self._stops:
                 return self._decoder.decode(b"".join([piece for piece, _ in pieces]))
             self._held += pieces
             return self._decoder.decode(self._take(self._possible_start()))
@@ -72,11 +72,13 @@ class TextStream:
         """How many of the held bytes, at the end, may begin a stop string."""
         tail = b"".join([piece for piece, counts in self._held if counts])
         longest = 0
-        for stop in self._starts:
-            for length in range(min(len(stop) - 1, len(tail)), longest, -1):
-                if tail.endswith(stop[:length]):
-                    longest = length
+        for stop in self._stops:
+            place = tail.find(stop[:1], max(0, len(tail) - len(stop) + 1))
+            while 0 <= place < len(tail) - longest:
+                if stop.startswith(tail[place:]):
+                    longest = len(tail) - place
                     break
+                place = tail.find(stop[:1], place + 1)
         return longest
 
     def _take(self, keep: int) -> bytes:

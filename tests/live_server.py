@@ -12,17 +12,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+from fakes_engine import FakeEngine, text_services
+
 from bosquet.runtime.server.app import create_app
 from bosquet.runtime.server.config import ServerConfig
 from bosquet.runtime.server.serve import Server, listen, make_server, url_of
 from bosquet.runtime.server.services import TextServices
 
-from fakes_engine import FakeEngine, text_services
-
 Call = Callable[[httpx.AsyncClient], Coroutine[Any, Any, Any]]
 
 
-def in_process(engine: FakeEngine, call: Call, config: ServerConfig | None = None, text: TextServices | None = None) -> Any:
+def in_process(
+    engine: FakeEngine, call: Call, config: ServerConfig | None = None, text: TextServices | None = None
+) -> Any:
     """What `call` returns, given a client of the application; an exception of ours in a route fails the test."""
 
     async def work() -> Any:

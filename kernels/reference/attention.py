@@ -71,7 +71,9 @@ def _sparse(q: Tensor, store: LayerKv, group: SparseGroup, scale: float) -> Tens
         group.scores, q.reshape(rows * heads, dim), store.key_columns, beta=0.0, alpha=scale, out=group.scores
     )
     scores = group.scores.values().view(rows, heads, -1)
-    weights = torch.softmax(scores if group.mask is None else scores + group.mask, -1)
+    if group.mask is not None:
+        scores.add_(group.mask)
+    weights = torch.softmax(scores, -1)
     bags: tuple[Tensor, ...] = torch.ops.aten._embedding_bag_forward_only.default(
         store.value_rows, group.columns, group.offsets, False, 0, False, weights.view(-1)
     )

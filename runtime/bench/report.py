@@ -15,12 +15,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from ... import __version__
-from .figures import Row, StepTimes, rows, step_times
+from .figures import PERCENTILES, Row, StepTimes, rows, step_times
 from .machine import facts
 from .session import Session
 from .workloads import SEED
 
-WIDTH = 132
+WIDTH = 120
 """Columns where the output is no terminal."""
 
 NOTHING = "–"
@@ -32,10 +32,10 @@ def show(session: Session, machine: dict[str, Any], console: Console | None = No
     if not console.is_terminal:
         console = Console(file=console.file, width=WIDTH)
     found = _rows(session)
-    console.print(
-        f"\n{escape(machine['cpu'])}, {machine['cores']} cores, {' '.join(machine['flags'])}", highlight=False
-    )
-    console.print(_table(found, session.rounds, len(session.targets) > 1))
+    about = f"{machine['cpu']}, {machine['cores']} cores, {' '.join(machine['flags'])}"
+    console.print(f"\n{escape(about)}", highlight=False)
+    console.print(_results(found, session.rounds, len(session.targets) > 1))
+    console.print(_latencies(found))
     for row in found:
         for note in row.notes:
             console.print(f"[red]{escape(row.workload)}, {escape(row.server)}:[/red] {escape(note)}", highlight=False)
@@ -50,41 +50,49 @@ def _rows(session: Session) -> list[Row]:
     return rows(session.workloads, [target.name for target in session.targets], session.passes)
 
 
-def _table(found: Sequence[Row], rounds: int, compared: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=_caption(found, rounds), caption_justify="left")
-    for name in ("workload", "server"):
+def _table(title: str, caption: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
+    style = {"title_justify": "left", "caption_justify": "left", "title_style": "bold"}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, caption=caption, **style)  # type: ignore[arg-type]
+    for name in names:
         table.add_column(name, no_wrap=True)
-    headers = ["median", "min … max"] if rounds > 1 else ["result"]
-    headers += ["first is"] if compared else []
-    for name in (*headers, "out tok/s", "TTFT ms\np50 / 90 / 99", "TPOT ms\np50 / 90 / 99", "cached"):
+    for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _results(found: Sequence[Row], rounds: int, compared: bool) -> Table:
+    numbers = ["median", "min … max"] if rounds > 1 else ["result"]
+    numbers += ["first is"] if compared else []
+    caption = "From passes that do not stream." + (
+        " 'first is': how many times faster the first server was, median of the rounds." if compared else ""
+    )
+    title = "Results" if rounds == 1 else f"Results of {rounds} rounds"
+    table = _table(title, caption, ("workload", "unit", "server"), (*numbers, "out tok/s", "cached", "failed"))
     last = ""
     for row in found:
-        if last and row.workload != last and compared:
-            table.add_section()
-        cells = [row.workload if row.workload != last else "", escape(row.server), _figure(row)]
+        cells = [*(("", "") if row.workload == last else (row.workload, row.unit)), escape(row.server)]
+        cells.append(_number(row.figure))
         if rounds > 1:
             cells.append(NOTHING if row.low is None else f"{_number(row.low)} … {_number(row.high)}")
         if compared:
             cells.append(NOTHING if row.lead is None else f"{row.lead:.2f}×")
-        cells += [_number(row.tokens_per_s), _milliseconds(row.ttft), _milliseconds(row.tpot)]
-        table.add_row(*cells, NOTHING if row.cached_share is None else f"{row.cached_share:.0%}")
+        cells += [_number(row.tokens_per_s), NOTHING if row.cached_share is None else f"{row.cached_share:.0%}"]
+        table.add_row(*cells, f"[red]{row.failed}[/red]" if row.failed else "0")
         last = row.workload
     return table
 
 
-def _caption(found: Sequence[Row], rounds: int) -> str:
-    times = "1 round" if rounds == 1 else f"{rounds} rounds"
-    return (
-        f"{times}. Results from passes that do not stream; TTFT and TPOT from a pass that streams the same workload "
-        "with fresh prompts (prefill: time of the whole answer). 'first is': how many times faster the first server "
-        "was, median of the rounds' ratios."
-    )
-
-
-def _figure(row: Row) -> str:
-    value = f"{_number(row.figure)} {row.unit}" if row.figure is not None else "none"
-    return f"[red]{value}, {row.failed} failed[/red]" if row.failed else value
+def _latencies(found: Sequence[Row]) -> Table:
+    columns = [f"{what} p{percent}" for what in ("TTFT", "TPOT") for percent in PERCENTILES]
+    caption = "From passes that stream the same workloads with fresh prompts; for prefill the time of the whole answer."
+    table = _table("Latency in ms", caption, ("workload", "server"), columns)
+    last = ""
+    for row in found:
+        values = [*(row.ttft or (None,) * 3), *(row.tpot or (None,) * 3)]
+        cells = [_number(None if value is None else 1000 * value) for value in values]
+        table.add_row("" if row.workload == last else row.workload, escape(row.server), *cells)
+        last = row.workload
+    return table
 
 
 def _number(value: float | None) -> str:
@@ -93,31 +101,18 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _milliseconds(values: tuple[float, ...] | None) -> str:
-    return NOTHING if values is None else " / ".join(_number(1000 * value) for value in values)
-
-
 def _show_profile(session: Session, console: Console) -> None:
     found = step_times(session.workloads, session.passes)
     if not found:
         console.print("no server told where its steps' time goes: /metrics has no counters of a Bosquet engine")
         return
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        title="Mean step, in ms",
-        title_justify="left",
-        caption="Python's share: all but the forward pass and sampling. Other: commit, outputs, the uncounted.",
-        caption_justify="left",
-    )
-    for name in ("workload", "server"):
-        table.add_column(name, no_wrap=True)
-    for name in ("steps", "tokens", "total", "forward", "sample", "schedule", "masks", "other", "Python's share"):
-        table.add_column(name, justify="right", no_wrap=True)
+    caption = "Python's share: all but the forward pass and sampling. Other: commit, outputs, the uncounted."
+    parts = ("steps", "tokens", "total", "forward", "sample", "schedule", "masks", "other", "Python's share")
+    table = _table("Mean step in ms", caption, ("workload", "server"), parts)
     for t in found:
-        parts = (t.total, t.forward, t.sample, t.schedule, t.masks, t.other, t.python)
+        times = (t.total, t.forward, t.sample, t.schedule, t.masks, t.other, t.python)
         table.add_row(
-            t.workload, escape(t.server), f"{t.steps:,}", f"{t.tokens:.1f}", *(f"{value:.3f}" for value in parts)
+            t.workload, escape(t.server), f"{t.steps:,}", f"{t.tokens:.1f}", *(f"{value:.3f}" for value in times)
         )
     console.print(table)
 

@@ -27,18 +27,24 @@ class Session:
 
     async def run(self) -> None:
         """Measure everything. Raises `ConfigError` when a server cannot be reached at all."""
-        for target in self.targets:
-            await target.look()
-        self._check_names()
-        for workload in self.workloads:
+        try:
             for target in self.targets:
-                await self._warm_up(target, workload)
-            for round in range(self.rounds):
-                for streamed in (False, True) if workload.has_streamed_pass else (False,):
-                    for target in self.targets:
-                        await self._pass(target, workload, round, streamed)
+                await target.look()
+            self._check_names()
+            for workload in self.workloads:
+                await self._measure(workload)
+        finally:
+            for target in self.targets:
+                target.client.close()
+            await asyncio.sleep(0)  # connections are closed by the loop's next turn
+
+    async def _measure(self, workload: Workload) -> None:
         for target in self.targets:
-            target.client.close()
+            await self._warm_up(target, workload)
+        for round in range(self.rounds):
+            for streamed in (False, True) if workload.has_streamed_pass else (False,):
+                for target in self.targets:
+                    await self._pass(target, workload, round, streamed)
 
     def _check_names(self) -> None:
         names = [target.name for target in self.targets]
@@ -61,7 +67,6 @@ class Session:
             )
         self.passes.append(reading)
         self.progress.say(what, _outcome(workload, reading))
-        await asyncio.sleep(0)
 
 
 def _outcome(workload: Workload, reading: Pass) -> str:

@@ -35,7 +35,7 @@ def run(server: FakeOpenAI, workload: Workload, streamed: bool, **more: Any) -> 
     return asyncio.run(go())
 
 
-# ---- passes -------------------------------------------------------------------------------------------------------------
+# ---- passes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_other_servers_have_no_such_counters() -> None:
         assert run(server, ALL["single"], False, profile=True).steps is None
 
 
-# ---- reading answers ----------------------------------------------------------------------------------------------------
+# ---- reading answers -----------------------------------------------------------------------------------------------
 
 
 def event(body: Any) -> bytes:
@@ -213,7 +213,7 @@ def test_what_can_be_wrong(body: bytes, streamed: bool, status: int, error: str)
     assert found.startswith(error)
 
 
-# ---- HTTP ---------------------------------------------------------------------------------------------------------------
+# ---- HTTP ----------------------------------------------------------------------------------------------------------
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -270,7 +270,7 @@ def test_a_connection_is_kept() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (OK[:-1], "ended in the middle"),
+        (OK[:-1], "closed in the middle"),
         (b"", "connection was closed"),
         (b"SSH-2.0-x\r\n", "not HTTP"),
     ],

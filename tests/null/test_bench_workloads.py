@@ -104,7 +104,7 @@ def test_choice_of_workloads() -> None:
         chosen(["x"])
 
 
-# ---- the check of JSON answers, against a whole validator --------------------------------------------------------------
+# ---- the check of JSON answers, against a whole validator ---------------------------------------------------------
 
 
 def test_the_schema_is_the_designs() -> None:

@@ -96,12 +96,17 @@ def test_every_format_has_an_oracle():
 
 
 @pytest.mark.parametrize("name", sorted(ORACLES))
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_what_a_format_matches_is_valid(name, data):
     written = string_format(name).write()
     python = re.sub(r"\\u\{([0-9a-f]+)\}", lambda m: f"\\U{int(m[1], 16):08x}", written)
-    text = data.draw(st.from_regex(re.compile(python), fullmatch=True, alphabet=st.characters(max_codepoint=0x17F)))
+    if name.endswith("json-pointer"):  # its "any other character" makes drawing from the expression slow
+        text = data.draw(st.text("/~01aé#2", max_size=8))
+        if not re.fullmatch(python, text):
+            return
+    else:
+        text = data.draw(st.from_regex(re.compile(python), fullmatch=True))
     assert ORACLES[name](text), text
 
 

@@ -97,6 +97,14 @@ def test_a_control_string_cannot_be_put_together_from_two_texts() -> None:
     assert control_strings(segments, CONTROLS["qwen3"]) == []
 
 
+@pytest.mark.parametrize("content", ["end|>", " \nend|>", "end|> more"])
+def test_a_text_cannot_complete_what_the_template_began(content: str) -> None:
+    template = chat_template("qwen3", "{{ '<|im_' + messages[0].content | trim }}")
+    segments = template.render([{"role": "user", "content": content}])
+    assert joined(segments) == "<|im_" + content.strip()
+    assert control_strings(segments, CONTROLS["qwen3"]) == []
+
+
 def test_a_role_cannot_complete_what_the_template_writes() -> None:
     template = chat_template("qwen3", "{{ '<|' + messages[0].role + '|>' }}")
     assert template.render([{"role": "user", "content": ""}]) == [Segment("<|user|>", True)]

@@ -1,6 +1,7 @@
 """I7: however the tokens are cut into steps, the pieces add up to the text of one step."""
 
 import codecs
+import time
 from typing import NamedTuple
 
 import pytest
@@ -133,6 +134,16 @@ def test_special_tokens_show_when_asked_for() -> None:
 def test_an_end_token_that_is_ordinary_text_is_left_out_too() -> None:
     stream = TextStream(Vocabulary([b"a", b"b"], frozenset()))
     assert stream.push([0, 1], "stop", StopMatch(token=1)) == "a"
+
+
+def test_a_very_long_stop_string_costs_nothing_until_it_begins() -> None:
+    stream = TextStream(Vocabulary([b"ab", b"x"], frozenset()), [b"x" + b"ab" * 500_000])
+    start = time.thread_time()
+    assert "".join(stream.push([0]) for _ in range(1000)) == "ab" * 1000
+    assert stream.push([1]) == ""
+    assert [stream.push([0]) for _ in range(100)] == [""] * 100
+    assert stream.push([1]) == "x" + "ab" * 100
+    assert time.thread_time() - start < 1.0
 
 
 def test_pushing_after_the_end_is_a_bug() -> None:

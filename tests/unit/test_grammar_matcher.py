@@ -274,6 +274,16 @@ def test_bytes_that_are_not_utf8_are_never_accepted(compiler, spec):
     assert matcher.try_accept(spell(good)) == len(good)
 
 
+def test_raw_control_characters_never_stand_in_json(compiler):
+    """xgrammar lets them into strings of bounded length; JSON does not."""
+    for schema in ({"type": "string", "maxLength": 3}, {"type": "string", "pattern": "[^a]{1,3}"}, S):
+        matcher = compiler.compile(GrammarSpec("json_schema", json.dumps(schema))).matcher()
+        assert fits(matcher, '"x"')
+        assert not fits(matcher, '"\t"')
+        assert not fits(matcher, '"\n"')
+    assert fits(compiler.compile(GrammarSpec("regex", "\\t")).matcher(), "\t")
+
+
 def test_a_mask_row_of_another_shape_is_refused(compiler):
     matcher = compiler.compile(GrammarSpec("json_object")).matcher()
     with pytest.raises(ValueError, match="mask row"):
