@@ -169,8 +169,10 @@ def run(
         result = program.run(**arguments, backend=backend)
     console = Console()
     console.print(result.text, markup=False, highlight=False)
-    for name, value in result.variables.items():
-        console.print(f"[bold]{name}[/bold] =", repr(value), markup=True, highlight=False)
+    for name in result:
+        console.print(f"[bold]{name}[/bold] =", escape(repr(result[name])), highlight=False)
+    if result.value is not None:
+        console.print("[bold]returned[/bold]", escape(repr(result.value)), highlight=False)
 
 
 @app.command()

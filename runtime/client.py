@@ -197,6 +197,7 @@ class EngineClient:
         try:
             await socket.send(wire.encode(wire.Join()))
             code = await process.ended()
+            await asyncio.sleep(0.05)  # its last words may still be in the socket
             return code, self._state == "ready"
         finally:
             reader.cancel()

@@ -208,6 +208,6 @@ class Engine:
         return stats
 
     def check_integrity(self) -> None:
-        """Raise `CacheCorrupt` unless each page belongs to the pool, the tree or a running sequence, and to one only."""
+        """Raise `CacheCorrupt` unless each page belongs to one of pool, tree and running sequences, and to one only."""
         tables = [s.table for s in self.scheduler.running if s.table is not None]
         self._cache.check_integrity([page for table in tables for page in table.owned])

@@ -7,6 +7,7 @@ and client. Sleeps when there is nothing to do. Ends when its parent closes the 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -198,6 +199,7 @@ class Service:
 def main() -> None:
     """Entry of the process; the only argument is a `Launch` in JSON."""
     launch = msgspec.json.decode(sys.argv[1], type=Launch)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides when we end
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 500)
     socket.setsockopt(zmq.SNDHWM, 0)

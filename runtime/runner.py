@@ -97,7 +97,8 @@ def lay_out(rows: Sequence[Row], last_tokens: Sequence[int]) -> Layout:
         length, start = len(row.tokens), row.start
         if length == 1:
             token = row.tokens[0]
-            layout.tokens[at] = token if token >= 0 else last_tokens[-1 - token]
+            # A draw that nothing was allowed for is -1; its sequence is over and this row is thrown away.
+            layout.tokens[at] = token if token >= 0 else max(0, last_tokens[-1 - token])
             layout.positions[at] = start
             layout.slots[at] = row.pages[start // PAGE] * PAGE + start % PAGE
         else:

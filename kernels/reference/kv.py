@@ -7,6 +7,8 @@ slot) is one row number of a table [K·P·16, d] which sparse products can read 
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -28,14 +30,16 @@ class LayerKv(NamedTuple):
 
 
 class KvStore:
-    """All layers. Zeroed at the start: what a masked position holds must at least be a number."""
+    """All layers. Zero at the start: what a masked position holds must at least be a number. The system gives memory,
+    already zeroed, when a page is first written, so an engine that is little used stays small."""
 
     def __init__(self, layers: int, kv_heads: int, pages: int, head_dim: int, dtype: torch.dtype) -> None:
         self.kv_heads, self.pages, self.head_dim, self.dtype = kv_heads, pages, head_dim, dtype
-        self.data = torch.empty(layers, 2, kv_heads, pages * PAGE, head_dim, dtype=dtype)
+        shape = (layers, 2, kv_heads, pages * PAGE, head_dim)
+        memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+        self.data = torch.frombuffer(memory, dtype=dtype).view(shape)
         # Before the first touch, so that the memory is never in small pages.
         advise_huge(self.data.data_ptr(), self.data.nbytes)
-        self.data.zero_()
         self.layers = [self._layer(i) for i in range(layers)]
 
     def _layer(self, index: int) -> LayerKv:

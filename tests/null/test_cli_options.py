@@ -137,14 +137,14 @@ def test_chat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 PROGRAM = """
-class Result:
+class Result(dict):
     text = "a [b]"
-    variables = {"n": 3}
+    value = None
 
 class Program:
     def run(self, *, backend, **arguments):
         print(backend, arguments)
-        return Result
+        return Result(n=3)
 
 tell = Program()
 other = 1
