@@ -46,34 +46,50 @@ class RequestRejected(BosquetError):
 
 
 class InvalidParameter(RequestRejected):
+    """A value is of the wrong type or out of range."""
+
     code = "invalid_parameter"
 
 
 class PromptTooLong(RequestRejected):
+    """The prompt does not fit the context or the cache."""
+
     code = "context_length_exceeded"
 
 
 class GrammarInvalid(RequestRejected):
+    """A schema, regex or grammar that cannot be compiled, or not be enforced."""
+
     code = "invalid_grammar"
 
 
 class TemplateFailed(RequestRejected):
+    """The chat template refuses these messages."""
+
     code = "template_failed"
 
 
 class UnknownModel(RequestRejected):
+    """No such model here."""
+
     code = "model_not_found"
 
 
 class NotAuthenticated(RequestRejected):
+    """No key, or a wrong one."""
+
     code = "invalid_api_key"
 
 
 class NotPermitted(RequestRejected):
+    """The key's role does not allow this."""
+
     code = "permission_denied"
 
 
 class BodyTooLarge(RequestRejected):
+    """The body is over the limit."""
+
     code = "body_too_large"
 
 
@@ -98,18 +114,26 @@ class Unavailable(BosquetError):
 
 
 class EngineDied(Unavailable):
+    """The engine process ended while it held this request."""
+
     code = "engine_died"
 
 
 class DeadlineExceeded(BosquetError):
+    """The request's time is over."""
+
     code = "deadline_exceeded"
 
 
 class ModelLoadError(BosquetError):
+    """A model cannot be loaded. One line; the command line ends with exit code 2."""
+
     code = "model_load_error"
 
 
 class ConfigError(BosquetError):
+    """Settings that contradict each other. One line; exit code 2."""
+
     code = "config_error"
 
 
@@ -120,6 +144,8 @@ class OutOfPages(BosquetError):
 
 
 class CacheCorrupt(BosquetError):
+    """An integrity check failed: our bug."""
+
     code = "cache_corrupt"
 
 

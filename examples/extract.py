@@ -26,7 +26,7 @@ class Person(BaseModel):
 @bosquet.program(temperature=0)
 def extract(s: State, text: str) -> Person:
     s.user(f"Text: {text}\nWho is this about? Answer in JSON with name, age, city and job.")
-    s.assistant(gen("person", schema=Person, strict=True, max_tokens=100))
+    s.assistant(gen("person", schema=Person, max_tokens=100))
     return s["person"]
 
 

@@ -3,7 +3,7 @@
 The engine runs the embedded model in a process of its own.
 
     python examples/quickstart.py
-    bosquet run examples/quickstart.py:tell -a topic=tea -a words=30
+    bosquet run examples/quickstart.py:tell -a topic=tea -a words=10
 """
 
 from __future__ import annotations

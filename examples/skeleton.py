@@ -4,7 +4,7 @@ Ning et al. 2023, "Skeleton-of-Thought: Prompting LLMs for Efficient Parallel Ge
 up to the fork, which are computed once, and run in one batch.
 
     python examples/skeleton.py
-    bosquet run examples/skeleton.py:advise -a 'question=How do I sleep well?' -a points=3
+    bosquet run examples/skeleton.py:advise -a 'question=How do I sleep well?' -a points=2
 """
 
 from __future__ import annotations

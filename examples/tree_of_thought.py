@@ -3,7 +3,7 @@
 Yao et al. 2023, "Tree of Thoughts: Deliberate Problem Solving with Large Language Models", searched breadth first.
 
     python examples/tree_of_thought.py
-    bosquet run examples/tree_of_thought.py:search -a 'task=Tell me a story about the sea.' -a width=2
+    bosquet run examples/tree_of_thought.py:search -a 'task=Tell me a story about the sea.' -a depth=1
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from .schema_check import check_schema
 from .utf8 import INVALID
 from .vocabulary import Alphabet, Vocabulary
 
-MAX_WHITESPACE = 4
-"""White space characters that may stand between two parts of a JSON text."""
+MAX_WHITESPACE = 1
+"""White space characters that may stand between two parts of a JSON text, see docs/decisions/0006."""
 
 _MAX_FORCED = 64
 

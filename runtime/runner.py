@@ -37,7 +37,8 @@ class TorchHandle:
                 self._scored = runner.sampler.score(self._logits, scores)
             if draws:
                 self._sampled = runner.sampler.sample(self._logits, draws, runner.model.ops.apply_mask)
-        runner.last_tokens = [sampled.token for sampled in self._sampled]
+        # A draw that found nothing allowed ends its sequence; the row planned after it needs some token all the same.
+        runner.last_tokens = [max(sampled.token, 0) for sampled in self._sampled]
 
     def result(self) -> tuple[list[Sampled], list[list[TokenLogprob]]]:
         return self._sampled, self._scored

@@ -7,6 +7,7 @@ What the model writes is never compared, only its shape and what it cost.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -93,8 +94,6 @@ def test_quickstart(load: Load, backend: bosquet.BosquetServer, capsys: pytest.C
     example.main()
     printed = capsys.readouterr().out
     assert printed.startswith(example.tell.run("tea", backend=backend)["answer"])  # streamed and whole are one text
-    meta = example.tell.run("a violin", words=5, backend=backend).meta("answer")
-    assert meta.completion_tokens <= 10
 
 
 def test_chat_computes_only_what_is_new(load: Load, backend: bosquet.BosquetServer) -> None:
@@ -102,7 +101,7 @@ def test_chat_computes_only_what_is_new(load: Load, backend: bosquet.BosquetServ
     result = example.talk.run(example.QUESTIONS, backend=backend)
     metas = [result.meta(f"answer_{number}") for number in (1, 2, 3)]
     assert [message["role"] for message in result.messages] == ["system"] + ["user", "assistant"] * 3
-    for before, after in zip(metas, metas[1:], strict=False):
+    for before, after in itertools.pairwise(metas):
         assert computed(before) <= after.cached_tokens < after.prompt_tokens
 
 
@@ -115,18 +114,19 @@ def test_extract_gives_a_checked_object(load: Load, backend: bosquet.BosquetServ
 
 def test_skeleton_shares_what_came_before_the_fork(load: Load, backend: bosquet.BosquetServer) -> None:
     example = load("skeleton")
-    result = example.advise.run("How can I learn to cook?", points=4, backend=backend)
-    assert len(result["reason"]) == len(result.value.splitlines()) == 4
-    before = computed(result.meta("point_3"))
+    result = example.advise.run("How can I learn to cook?", points=2, backend=backend)
+    assert len(result["reason"]) == len(result.value.splitlines()) == 2
+    before = computed(result.meta("point_1"))
     assert all(before <= meta.cached_tokens < meta.prompt_tokens for meta in result.meta("reason"))
 
 
-def test_tree_of_thought(load: Load, backend: bosquet.BosquetServer) -> None:
-    example = load("tree_of_thought")
-    result = example.search.run("Name things one finds at the sea.", depth=2, width=2, keep=1, backend=backend)
-    assert len(result.value) == 2
-    assert all(isinstance(step, str) and "\n" not in step for step in result.value)
-    assert result.usage.calls == 2 * (2 + 2)  # two levels, of two thoughts and as many ratings
+def test_tree_of_thought(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+    load("tree_of_thought").main()
+    *steps, costs = capsys.readouterr().out.splitlines()
+    assert len(steps) == 2
+    calls, cached, prompt = map(int, re.findall(r"\d+", costs))
+    assert calls == 2 * 3 + 2 * 6  # three thoughts, then two times three; and as many ratings
+    assert 0 < cached < prompt
 
 
 def test_judge(load: Load, backend: bosquet.BosquetServer) -> None:
@@ -158,7 +158,7 @@ def test_openai_client(load: Load, served: Served, capsys: pytest.CaptureFixture
     assert verdict in ("yes", "no")
 
 
-@pytest.mark.parametrize("name", ["chat", "extract", "skeleton", "tree_of_thought", "judge"])
+@pytest.mark.parametrize("name", ["chat", "extract", "skeleton", "judge"])
 def test_main_prints(name: str, load: Load, capsys: pytest.CaptureFixture[str]) -> None:
     load(name).main()
     captured = capsys.readouterr()

@@ -64,9 +64,9 @@ class Said:
 
 
 def run(
-    engine: Engine, requests: list[Request], compiler: GrammarCompiler, rng: random.Random
+    engine: Engine, requests: list[Request], compiler: GrammarCompiler, rng: random.Random, preempt: float = 0.0
 ) -> dict[str, list[Said]]:
-    """Add requests at random moments; cancel those whose id begins with "x"."""
+    """Add requests at random moments; cancel those whose id begins with "x"; preempt with a probability a step."""
     said: dict[str, list[Said]] = defaultdict(list)
     waiting = list(requests)
     for request in requests:
@@ -83,6 +83,9 @@ def run(
             mine.prompt += output.prompt_logprobs or []
             mine.finish, mine.stop = output.finish, output.stop or mine.stop
             assert output.error is None, output.error
+        running = engine.scheduler.running
+        if running and rng.random() < preempt:
+            engine.scheduler.preempt(rng.choice(running))
         for name in list(said):
             if name.startswith("x") and engine.has(name) and rng.random() < 0.1:
                 engine.cancel(name)
@@ -166,7 +169,7 @@ def test_same_answers_however_it_is_run(
     for attempt in range(2):  # the second time, all prompts are in the cache
         rng = random.Random(seed + attempt)
         requests = [Request(id=r.id, ids=r.ids, sampling=r.sampling, grammar=r.grammar) for r in workload(seed)]
-        said = run(engine, requests, compiler, rng)
+        said = run(engine, requests, compiler, rng, preempt=0.2 if pages < 50 else 0.0)
         for request in requests:
             if request.id.startswith("x"):
                 continue
