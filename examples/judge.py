@@ -8,31 +8,31 @@
 
 from __future__ import annotations
 
-import math
-
 import bosquet
 from bosquet import State, select
 
 REVIEWS = [
-    "The best pizza that I have ever had, and the staff were lovely!",
-    "The soup was cold, the waiter was rude, and we waited an hour.",
+    "A charming place with wonderful food.",
+    "The soup was cold and the waiter was rude.",
+    "Never again: dirty tables and a burnt steak.",
 ]
 
 
 @bosquet.program
-def judge(s: State, review: str) -> dict[str, float]:
-    s.user(f"Review: {review}\nIs this review positive or negative?")
-    s.assistant("This review is " + select("verdict", ["positive", "negative"]))
-    scores = s.meta("verdict").scores  # mean log-probability of a token
-    total = sum(math.exp(score) for score in scores.values())
-    return {choice: math.exp(score) / total for choice, score in scores.items()}
+def judge(s: State, review: str) -> str:
+    s.user(f"Review: {review}\nWas the guest happy or angry?")
+    # The space belongs to the choice: to the model, " happy" is one token, and a space before "happy" another text.
+    # "unconditional" asks what the review adds: small models like some words better than others, whatever was said.
+    s.assistant("The guest was" + select("mood", [" happy", " angry"], "unconditional"))
+    return s["mood"].strip()
 
 
 def main() -> None:
     with bosquet.Engine() as engine, bosquet.use(engine):
         for review in REVIEWS:
             result = judge.run(review)
-            print(f"{result['verdict']} ({result.value[result['verdict']]:.0%}): {review}")
+            scores = ", ".join(f"{mood.strip()} {score:+.2f}" for mood, score in result.meta("mood").scores.items())
+            print(f"{result.value} ({scores}): {review}")
 
 
 if __name__ == "__main__":

@@ -186,11 +186,11 @@ class Engine:
         return outputs
 
     def _finished(self, output: Output) -> None:
-        self._stats.finished += 1
-        sequences = self._live.get(output.request, [])
-        if all(s.finish is not None for s in sequences):
-            self._stats.cached_tokens += (sequences[0].cached_tokens or 0) if sequences else 0
-            self._live.pop(output.request, None)
+        sequences = self._live.get(output.request)  # None: all its choices ended in this step, and one was first
+        if sequences is not None and all(s.finish is not None for s in sequences):
+            self._stats.finished += 1
+            self._stats.cached_tokens += sequences[0].cached_tokens or 0
+            del self._live[output.request]
 
     # ---- looking in ------------------------------------------------------------------------------------------------
 

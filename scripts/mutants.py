@@ -100,10 +100,6 @@ MUTANTS = (
         "        sequence.planned = sequence.computed = 0\n        del sequence.ids[sequence.prompt_length :]\n", FUZZ,
     ),
     Mutant(
-        "I2", "what is computed again after a preemption is scored again", "runtime/scheduler.py",
-        "found[sequence.scored - entry.scores.start :]", "found", FUZZ,
-    ),
-    Mutant(
         "I2", "a placeholder stands for the draw before its own", "runtime/sequence.py",
         "return (-1 - self.pending_draw,)", "return (-1 - max(0, self.pending_draw - 1),)", FUZZ,
     ),
@@ -189,7 +185,11 @@ MUTANTS = (
     ),
     Mutant(
         "I7", "a streamed completion sends its echo for every chunk", "runtime/server/completion_writer.py",
-        "        held, self._held = self._held, None\n", "        held, self._held = self._held, []\n", EQUALITY,
+        "held, self._held = self._held or [], None\n", "held, self._held = self._held or [], []\n", EQUALITY,
+    ),
+    Mutant(
+        "I7", "a choice that ends before its prompt is scored is lost", "runtime/server/completion_writer.py",
+        "return self._release() if self._held else []", "return []", ("tests/null/test_server_late_scores.py",),
     ),
 )  # fmt: skip
 

@@ -53,14 +53,16 @@ class CompletionWriter:
             yield event(self._answer([], generation, last=True))
 
     async def _pieces(self, generation: Generation) -> AsyncGenerator[TextChoice, None]:
-        """What there is to send, in order. A choice waits until the scores of its prompt, if wanted, are there."""
+        """What there is to send, in order. A choice waits until the scores of its prompt, if wanted, are there; it may
+        have ended by then, since a choice that need not score the prompt may take more of it from the cache."""
         async with aclosing(generation.deltas()) as flow:
             async for deltas in flow:
                 for delta in deltas:
                     if delta.prompt_logprobs is not None:
                         start = delta.choice - delta.choice % generation.n
                         for choice in self._choices[start : start + generation.n]:
-                            choice.prompt_scores = delta.prompt_logprobs
+                            for piece in choice.score(delta.prompt_logprobs):
+                                yield piece
                 for delta in deltas:
                     for piece in self._choices[delta.choice].write(delta):
                         yield piece
@@ -78,7 +80,7 @@ class _ChoiceWriter:
     """Turns the deltas of one choice into pieces."""
 
     def __init__(self, index: int, body: CompletionRequest, text: Text, prompt: Prompt, request: Request) -> None:
-        self.prompt_scores: list[TokenLogprob] | None = None
+        self._prompt_scores: list[TokenLogprob] | None = None
         self._index = index
         self._echo = bool(body.echo)
         self._ids = bool(body.return_token_ids)
@@ -94,9 +96,16 @@ class _ChoiceWriter:
         if self._held is None:
             return self._piece(delta)
         self._held.append(delta)
-        if self._scored and self.prompt_scores is None:
-            return []
-        held, self._held = self._held, None
+        return [] if self._scored and self._prompt_scores is None else self._release()
+
+    def score(self, scores: list[TokenLogprob]) -> list[TextChoice]:
+        """Take the scores of the prompt; the pieces that waited for them."""
+        self._prompt_scores = scores
+        return self._release() if self._held else []
+
+    def _release(self) -> list[TextChoice]:
+        """What was held back, after what comes before it."""
+        held, self._held = self._held or [], None
         pieces = [self._echoed()] if self._echo else []
         for entry in held:
             pieces += self._piece(entry)
@@ -115,9 +124,9 @@ class _ChoiceWriter:
         else:
             text = self._tokenizer.decode(ids)
         logprobs = None
-        if self.prompt_scores is not None:
+        if self._prompt_scores is not None:
             first = self._logprobs.first(ids[0], text) if self._from is None else None
-            logprobs = joined(first, self._logprobs.write(self.prompt_scores, text))
+            logprobs = joined(first, self._logprobs.write(self._prompt_scores, text))
         return TextChoice(self._index, text, logprobs)
 
     def _piece(self, delta: Delta) -> list[TextChoice]:

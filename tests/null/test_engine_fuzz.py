@@ -185,6 +185,13 @@ def test_a_fork_copies_at_most_one_page_a_branch() -> None:
     world.check_answers()
 
 
+def test_a_request_of_several_choices_is_counted_once() -> None:
+    world = World(pages=50, lag=0, rng=random.Random(2))
+    world.ask(Request(id="x", ids=[1] * 20, sampling=SamplingParams(seed=1, n=3, max_tokens=5)))
+    world.finish()
+    assert (world.engine.stats().requests, world.engine.stats().finished) == (1, 1)
+
+
 def test_cancel_frees_pages_before_the_next_step() -> None:
     world = World(pages=50, lag=0, rng=random.Random(2))
     world.ask(Request(id="x", ids=[1] * 200, sampling=SamplingParams(seed=1, max_tokens=100), reuse=False))
