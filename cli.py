@@ -165,6 +165,10 @@ def run(
 
     program = _program(target)
     arguments = dict(_argument(text) for text in arg)
+    try:
+        program.check(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"{error}; give arguments with -a name=value") from None
     with _backend(model, url) as backend:
         result = program.run(**arguments, backend=backend)
     console = Console()

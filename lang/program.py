@@ -103,6 +103,13 @@ class Program(Generic[R]):
         """`map`, awaited."""
         return await self._all(items, backend, progress, concurrency)
 
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        """Raise `TypeError`, with the program's name and parameters, unless it can be called with these arguments."""
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}{self._signature}: {error}") from None
+
     def __call__(self, state: State, *args: Any, **kwargs: Any) -> R | Awaitable[R]:
         """Inside another program: go on with its state. Await it if the function is async."""
         if not isinstance(state, State):
@@ -116,7 +123,7 @@ class Program(Generic[R]):
         return f"<program {self.name}{self._signature}>"
 
     def _job(self, backend: Backend | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R]:
-        self._bind(args, kwargs)
+        self.check(*args, **kwargs)
         run = Run(self.name, resolve(backend), self.sampling)
         return Job(run, self.function, args, kwargs)
 
@@ -127,18 +134,12 @@ class Program(Generic[R]):
         first = next(iter(self._signature.parameters), None)
         arguments = as_arguments(list(items), first)
         for item in arguments:
-            self._bind((), item)
+            self.check(**item)
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         chosen = checked_backend(resolve(backend))
         bar = progress_bar(progress, self.name, len(arguments))
         return run_all(lambda i: self._job(chosen, (), arguments[i]), len(arguments), concurrency, bar)
-
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        try:
-            self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{self.name}{self._signature}: {error}") from None
 
     def _may_block(self, what: str, instead: str) -> None:
         if inside_a_loop():

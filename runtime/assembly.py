@@ -6,10 +6,10 @@ The only module that knows all the parts; everything else gets them passed in.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
-from ..grammar.compiler import GrammarCompiler
 from ..grammar.vocabulary import Vocabulary as GrammarVocabulary
 from ..kernels.registry import load_ops
 from ..radix_cache.policy import EvictionPolicy, Lfu, Lru
@@ -21,23 +21,28 @@ from .models.base import ModelShape
 from .models.dtype import resolve_dtype
 from .models.registry import load_model
 from .models.source import resolve as resolve_model
+from .progress import loading_bar
 from .runner import TorchRunner
 from .scheduler import Limits, Vocabulary
 from .settings import EngineConfig, resolve
 from .tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from ..grammar.compiler import GrammarCompiler
+
 
 def assemble(config: EngineConfig) -> tuple[Engine, ModelInfo, EngineConfig, Callable[[], GrammarCompiler]]:
     """Load the model and build its engine. Returns the engine, what there is to say of it, the configuration with every
-    "auto" resolved, and a function that builds the grammar compiler (some 100 ms, so it can be called in a thread).
+    "auto" resolved, and a function that builds the grammar compiler (a second with its imports: for another thread).
 
     Raises `ModelLoadError` and `ConfigError`.
     """
     dtype = resolve_dtype(config.dtype)
-    folder = resolve_model(config.model, dtype=str(dtype).removeprefix("torch."))
-    tokenizer = Tokenizer.from_folder(folder.path)
     kernels = "reference" if config.kernels == "auto" else config.kernels
-    model = load_model(folder, dtype, load_ops(kernels))
+    with loading_bar() as progress:
+        folder = resolve_model(config.model, dtype=str(dtype).removeprefix("torch."), progress=progress)
+        model = load_model(folder, dtype, load_ops(kernels), progress)
+    tokenizer = Tokenizer.from_folder(folder.path)
     shape = model.shape
     config = resolve(config, model_context=shape.context_length, kv_bytes_per_token=_kv_bytes(shape, dtype))
     torch.set_num_threads(config.threads)
@@ -63,7 +68,13 @@ def assemble(config: EngineConfig) -> tuple[Engine, ModelInfo, EngineConfig, Cal
         end_ids=shape.end_ids,
     )
     vocabulary = GrammarVocabulary(tokenizer.token_bytes, shape.vocab_size, shape.end_ids, tokenizer.special_ids)
-    return engine, info, config, lambda: GrammarCompiler(vocabulary)
+
+    def make_compiler() -> GrammarCompiler:
+        from ..grammar.compiler import GrammarCompiler  # brings xgrammar and transformers
+
+        return GrammarCompiler(vocabulary)
+
+    return engine, info, config, make_compiler
 
 
 def _kv_bytes(shape: ModelShape, dtype: torch.dtype) -> int:

@@ -12,19 +12,21 @@ import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import zmq
 
 from ..errors import BosquetError, ConfigError, GrammarInvalid, ModelLoadError, Overloaded, RequestRejected
 from ..grammar.base import Compiled
-from ..grammar.compiler import GrammarCompiler
 from ..types import ModelInfo, Request
 from . import wire
 from .assembly import assemble
 from .engine import Engine
 from .settings import EngineConfig
+
+if TYPE_CHECKING:
+    from ..grammar.compiler import GrammarCompiler
 
 
 class Launch(msgspec.Struct):

@@ -17,6 +17,7 @@ import bosquet.runtime.bench.command
 import bosquet.runtime.serving
 import bosquet.runtime.terminal_chat
 from bosquet.cli import app
+from bosquet.errors import ConfigError
 from bosquet.runtime.server.config import ServerConfig
 from bosquet.runtime.settings import EngineConfig
 
@@ -142,6 +143,10 @@ class Result(dict):
     value = None
 
 class Program:
+    def check(self, **arguments):
+        if "n" not in arguments:
+            raise TypeError("tell(n): missing a required argument: 'n'")
+
     def run(self, *, backend, **arguments):
         print(backend, arguments)
         return Result(n=3)
@@ -157,6 +162,14 @@ def test_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = invoke("run", f"{tmp_path}/p.py:tell", "-a", "n=3", "-a", "topic=green tea", "--url", "u")
     assert result.exit_code == 0, result.output
     assert result.output.splitlines() == ["('embedded', 'u') {'n': 3, 'topic': 'green tea'}", "a [b]", "n = 3"]
+
+
+def test_run_without_an_argument_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bosquet.cli, "_backend", lambda *given: nullcontext(given))
+    (tmp_path / "p.py").write_text(PROGRAM)
+    result = invoke("run", f"{tmp_path}/p.py:tell")
+    assert isinstance(result.exception, ConfigError)
+    assert "missing a required argument: 'n'" in str(result.exception)
 
 
 # ---- exit codes of the real command --------------------------------------------------------------------------------
