@@ -172,7 +172,7 @@ def run(
     with _backend(model, url) as backend:
         result = program.run(**arguments, backend=backend)
     console = Console()
-    console.print(result.text, markup=False, highlight=False)
+    console.print(result.text, markup=False, highlight=False, soft_wrap=True)
     for name in result:
         console.print(f"[bold]{name}[/bold] =", escape(repr(result[name])), highlight=False)
     if result.value is not None:

@@ -15,14 +15,6 @@ from .base import Compiled
 from .vocabulary import Vocabulary
 from .xgrammar_engine import XgrammarEngine
 
-_FIELDS = {
-    "json_schema": "response_format",
-    "json_object": "response_format",
-    "regex": "regex",
-    "choice": "choice",
-    "ebnf": "grammar",
-}
-
 
 class GrammarCompiler:
     """Grammars for one vocabulary. All methods may be called from several threads.
@@ -58,7 +50,7 @@ class GrammarCompiler:
         size = len(spec.value.encode("utf-8", "surrogatepass"))
         if size > self._max_spec_bytes:
             message = f"{spec.kind}: {size} bytes, the limit is {self._max_spec_bytes}"
-            raise GrammarInvalid(message, _FIELDS[spec.kind])
+            raise GrammarInvalid(message)
         key = (spec.kind, spec.value)
         with self._lock:
             found = self._kept.get(key)
@@ -77,8 +69,6 @@ class GrammarCompiler:
         try:
             compiled = self._engine.compile(spec)
         except BaseException as error:
-            if isinstance(error, GrammarInvalid):
-                error.field = _FIELDS[spec.kind]
             with self._lock:
                 del self._running[key]
             mine.set_exception(error)

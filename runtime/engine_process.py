@@ -157,7 +157,7 @@ class Service:
             elif now > waiting.deadline:
                 del self._compiling[waiting.request.id]
                 waiting.grammar.cancel()
-                late = GrammarInvalid(f"compiling took more than {self._grammar_timeout:g} s", "response_format")
+                late = GrammarInvalid(f"compiling took more than {self._grammar_timeout:g} s")
                 self._reject(waiting.client, waiting.request.id, late)
 
     def _accept(self, client: bytes, request: Request, grammar: Compiled | None) -> None:

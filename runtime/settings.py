@@ -15,19 +15,19 @@ from .config import knob
 class EngineConfig:
     """How the engine process runs. 0 means "auto" where the help says so."""
 
-    model: str = knob("embedded", "model: 'embedded', a folder, a .gguf file or a Hugging Face id", basic=True)
-    dtype: Literal["auto", "float32", "bfloat16"] = knob("auto", "precision; auto: bfloat16 where the CPU has it")
-    kernels: Literal["auto", "reference"] = knob("auto", "which implementation of the op table")
-    threads: int = knob(0, "threads that compute; 0: one a core", basic=True)
-    context_length: int = knob(0, "longest prompt plus answer in tokens; 0: the model's own", basic=True)
-    cache_tokens: int = knob(0, "tokens in the key-value cache; 0: a fifth of free memory, at most 65,536", basic=True)
-    max_running: int = knob(64, "sequences computed at once", basic=True)
-    max_waiting: int = knob(1024, "sequences that may queue before requests are turned away", basic=True)
-    step_tokens: int = knob(512, "tokens computed in one pass: the chunk of a prefill")
-    prefix_cache: bool = knob(True, "reuse computed prefixes")
-    eviction: Literal["lru", "lfu"] = knob("lru", "which prefix goes first when room is needed")
-    ageing_s: float = knob(10.0, "seconds of waiting that raise a request's priority by one")
-    grammar_timeout_s: float = knob(10.0, "longest compile of a schema or grammar")
+    model: str = knob("embedded", "Model: 'embedded', a folder, a .gguf file or a Hugging Face id.", basic=True)
+    dtype: Literal["auto", "float32", "bfloat16"] = knob("auto", "Precision; auto: bfloat16 where the CPU has it.")
+    kernels: Literal["auto", "reference"] = knob("auto", "Which implementation of the op table.")
+    threads: int = knob(0, "Threads that compute; 0: one a core.", basic=True)
+    context_length: int = knob(0, "Longest prompt plus answer, in tokens; 0: the model's own.", basic=True)
+    cache_tokens: int = knob(0, "Tokens in the key-value cache; 0: a fifth of free memory, at most 65,536.", basic=True)
+    max_running: int = knob(64, "Sequences computed at once.", basic=True)
+    max_waiting: int = knob(1024, "Sequences that may queue before requests are turned away.", basic=True)
+    step_tokens: int = knob(512, "Tokens computed in one pass: the chunk of a prefill.")
+    prefix_cache: bool = knob(True, "Reuse computed prefixes.")
+    eviction: Literal["lru", "lfu"] = knob("lru", "Which prefix goes first when room is needed.")
+    ageing_s: float = knob(10.0, "Seconds of waiting that raise a request's priority by one.")
+    grammar_timeout_s: float = knob(10.0, "Seconds that compiling a schema or grammar may take.")
 
 
 def resolve(config: EngineConfig, *, model_context: int, kv_bytes_per_token: int) -> EngineConfig:
@@ -36,9 +36,9 @@ def resolve(config: EngineConfig, *, model_context: int, kv_bytes_per_token: int
     if context > model_context:
         raise ConfigError(f"context_length {context} is more than the model's {model_context}")
     tokens = config.cache_tokens or min(65_536, _free_memory() // 5 // kv_bytes_per_token)
-    tokens = tokens // PAGE * PAGE
     if tokens < 2 * PAGE:
         raise ConfigError(f"cache_tokens {tokens} is less than two pages of {PAGE}")
+    tokens = tokens // PAGE * PAGE
     for name in ("max_running", "max_waiting", "step_tokens"):
         if getattr(config, name) < 1:
             raise ConfigError(f"{name} must be at least 1")

@@ -18,6 +18,9 @@ from .record import Record, attach
 from .services import Lifecycle
 
 access = logging.getLogger("bosquet.access")
+
+POLLED = ("/health", "/metrics")
+"""Routes that machines ask every few seconds; their lines would bury the others."""
 log = logging.getLogger("bosquet.server")
 
 REQUEST_ID = "x-request-id"
@@ -65,7 +68,8 @@ class Envelope:
             self._metrics.disconnects.inc()
         route = getattr(scope.get("route"), "path", "unmatched")
         self._metrics.http.labels(route, _method(scope), str(status)).inc()
-        if access.isEnabledFor(logging.INFO):
+        level = logging.DEBUG if route in POLLED else logging.INFO
+        if access.isEnabledFor(level):
             facts: dict[str, Any] = {
                 "id": record.id,
                 "tenant": record.tenant,
@@ -77,7 +81,8 @@ class Envelope:
                 "completion_tokens": record.completion_tokens,
                 "ms": round(seconds * 1000, 1),
             }
-            access.info(" ".join(f"{name}={value}" for name, value in facts.items()), extra={"facts": facts})
+            text = " ".join(f"{name}={value}" for name, value in facts.items())
+            access.log(level, text, extra={"facts": facts})
 
 
 class _Reply:

@@ -26,40 +26,40 @@ def schema(value):
 
 
 @pytest.mark.parametrize(
-    ("spec", "field"),
+    "spec",
     [
-        (GrammarSpec("json_schema", "{"), "response_format"),
-        (schema("bar"), "response_format"),
-        (schema({"type": "object", "properties": {"a": "bar"}}), "response_format"),
-        (schema({"type": "string", "pattern": "["}), "response_format"),
-        (schema({"$ref": "https://example.com/schema.json"}), "response_format"),
-        (schema({"description": "x" * 300_000}), "response_format"),
-        (GrammarSpec("json_schema", "[" * 200_000), "response_format"),
-        (GrammarSpec("json_schema", '{"items":' * 20_000 + "{}" + "}" * 20_000), "response_format"),
-        (GrammarSpec("json_schema", json.dumps({"enum": ["\ud800"]})), "response_format"),
-        (GrammarSpec("regex", "["), "regex"),
-        (GrammarSpec("regex", "(?=a)a"), "regex"),
-        (GrammarSpec("regex", "(a)\\1"), "regex"),
-        (GrammarSpec("regex", "[^\\s\\S]"), "regex"),
-        (GrammarSpec("regex", "a{99999}"), "regex"),
-        (GrammarSpec("choice", "[]"), "choice"),
-        (GrammarSpec("choice", "yes"), "choice"),
-        (GrammarSpec("choice", '"yes"'), "choice"),
-        (GrammarSpec("choice", "[1]"), "choice"),
-        (GrammarSpec("choice", '[""]'), "choice"),
-        (GrammarSpec("ebnf", ""), "grammar"),
-        (GrammarSpec("ebnf", 'foo ::= "a"'), "grammar"),
-        (GrammarSpec("ebnf", "root ::= missing"), "grammar"),
-        (GrammarSpec("ebnf", 'root ::= "a'), "grammar"),
-        (GrammarSpec("ebnf", "root ::= root"), "grammar"),
-        (GrammarSpec("ebnf", "root ::= \ud800"), "grammar"),
+        GrammarSpec("json_schema", "{"),
+        schema("bar"),
+        schema({"type": "object", "properties": {"a": "bar"}}),
+        schema({"type": "string", "pattern": "["}),
+        schema({"$ref": "https://example.com/schema.json"}),
+        schema({"description": "x" * 300_000}),
+        GrammarSpec("json_schema", "[" * 200_000),
+        GrammarSpec("json_schema", '{"items":' * 20_000 + "{}" + "}" * 20_000),
+        GrammarSpec("json_schema", json.dumps({"enum": ["\ud800"]})),
+        GrammarSpec("regex", "["),
+        GrammarSpec("regex", "(?=a)a"),
+        GrammarSpec("regex", "(a)\\1"),
+        GrammarSpec("regex", "[^\\s\\S]"),
+        GrammarSpec("regex", "a{99999}"),
+        GrammarSpec("choice", "[]"),
+        GrammarSpec("choice", "yes"),
+        GrammarSpec("choice", '"yes"'),
+        GrammarSpec("choice", "[1]"),
+        GrammarSpec("choice", '[""]'),
+        GrammarSpec("ebnf", ""),
+        GrammarSpec("ebnf", 'foo ::= "a"'),
+        GrammarSpec("ebnf", "root ::= missing"),
+        GrammarSpec("ebnf", 'root ::= "a'),
+        GrammarSpec("ebnf", "root ::= root"),
+        GrammarSpec("ebnf", "root ::= \ud800"),
     ],
     ids=lambda value: f"{value.kind}:{value.value[:40]}" if isinstance(value, GrammarSpec) else None,
 )
-def test_bad_specs_are_refused_with_their_field(compiler, spec, field, capfd):
+def test_bad_specs_are_refused(compiler, spec, capfd):
     with pytest.raises(GrammarInvalid) as caught:
         compiler.compile(spec)
-    assert caught.value.field == field
+    assert caught.value.field is None  # which field of a message it came from is known to whoever asks
     assert len(str(caught.value)) < 400
     assert "/project/" not in str(caught.value)
     assert capfd.readouterr().err == ""
