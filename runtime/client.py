@@ -168,13 +168,13 @@ class EngineClient:
     # ---- the keeper ------------------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """Run engines, one after another, until closed or until one cannot start at all."""
+        """Run engines, one after another, until closed or until the first cannot start at all."""
         retry = FIRST_RETRY_S
         while True:
             self._incarnation += 1
             code, was_ready = await self._run_engine()
-            if code == 2 and self._info is None:
-                self._failure = self._failure or "the engine could not start; see its message above"
+            if self._info is None:  # what fails at the first start fails again
+                self._failure = self._failure or f"the engine ended with code {code} before it was ready"
                 self._state = "failed"
                 self._ready.set()
                 return

@@ -201,7 +201,8 @@ class Service:
 def main() -> None:
     """Entry of the process; the only argument is a `Launch` in JSON."""
     launch = msgspec.json.decode(sys.argv[1], type=Launch)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides when we end
+    for number in (signal.SIGINT, signal.SIGTERM):  # they may be sent to the whole group; the parent lets us end
+        signal.signal(number, signal.SIG_IGN)
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 500)
     socket.setsockopt(zmq.SNDHWM, 0)

@@ -32,6 +32,15 @@ class EngineConfig:
 
 def resolve(config: EngineConfig, *, model_context: int, kv_bytes_per_token: int) -> EngineConfig:
     """Turn every "auto" into a value. Raises `ConfigError` where settings contradict each other or the model."""
+    for name in ("threads", "context_length", "cache_tokens"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"{name} is {getattr(config, name)}; it must be 0 (auto) or more")
+    for name in ("max_running", "max_waiting", "step_tokens"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} is {getattr(config, name)}; it must be at least 1")
+    for name in ("ageing_s", "grammar_timeout_s"):
+        if not getattr(config, name) > 0:
+            raise ConfigError(f"{name} is {getattr(config, name)}; it must be more than 0")
     context = config.context_length or model_context
     if context > model_context:
         raise ConfigError(f"context_length {context} is more than the model's {model_context}")
@@ -39,9 +48,6 @@ def resolve(config: EngineConfig, *, model_context: int, kv_bytes_per_token: int
     if tokens < 2 * PAGE:
         raise ConfigError(f"cache_tokens {tokens} is less than two pages of {PAGE}")
     tokens = tokens // PAGE * PAGE
-    for name in ("max_running", "max_waiting", "step_tokens"):
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name} must be at least 1")
     return replace(
         config,
         threads=config.threads or len(os.sched_getaffinity(0)),

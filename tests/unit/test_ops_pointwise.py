@@ -9,6 +9,7 @@ import torch
 from op_cases import DTYPES, ROUND, LinearCase, as_tensor, back_end, back_ends, exact, linear_cases
 
 from bosquet.errors import ConfigError
+from bosquet.kernels.reference.linear import padded_rows
 from bosquet.kernels.reference.memory import HUGE, advise_huge
 from bosquet.kernels.registry import known_ops, load_ops
 
@@ -196,3 +197,10 @@ def test_large_pages_change_no_contents() -> None:
     advise_huge(block.data_ptr(), block.nbytes, collapse=True)
     assert torch.equal(block, torch.arange(HUGE // 2, dtype=torch.int64))
     assert not advise_huge(block.data_ptr(), 64), "not worth it for little"
+
+
+def test_padding_leaves_few_numbers_of_rows_and_little_waste() -> None:
+    padded = {rows: padded_rows(rows) for rows in range(1, 4097)}
+    assert len({padded[rows] for rows in range(1, 513)}) <= 50
+    assert all(rows <= padded[rows] <= 1.25 * rows for rows in padded)
+    assert all(padded[rows] == rows for rows in (*range(1, 17), 32, 64, 128, 256, 512))
