@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import importlib.util
 import inspect
+import io
 import json
 import sys
 import typing
@@ -142,6 +143,8 @@ def chat(
     from .lang.loop import submit
     from .runtime.terminal_chat import converse
 
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # input that is not in the terminal's encoding is no reason to stop
     with _backend(model, url) as backend:
         converse(backend, system=system, max_tokens=max_tokens, temperature=temperature, run=submit)
 
@@ -269,7 +272,7 @@ def _argument(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--arg {text}: expected name=value")
     try:
         return name, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name, value
 
 

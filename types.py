@@ -166,6 +166,7 @@ class ModelInfo(Struct, kw_only=True):
     device: str
     kernels: str
     pages: int
+    max_waiting: int  # choices that the queue holds; one request may not ask for more
     end_ids: tuple[int, ...] = ()  # tokens that end a generation
 
 

@@ -6,7 +6,8 @@ this machine, a Bosquet server) or chat messages (capability "messages": any Ope
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import reprlib
+from collections.abc import AsyncGenerator, Sequence, Set
 from typing import Final, Protocol
 
 from ..types import Call, Chunk, Message, Origin, Segment
@@ -77,3 +78,15 @@ class TokenBackend(Backend, Protocol):
 
     async def score(self, ids: Sequence[int], choices: Sequence[Sequence[int]], origin: Origin) -> list[list[float]]:
         """For each choice the log-probability of each of its tokens, when the choice follows `ids` (not empty)."""
+
+
+def checked_backend(where: str, backend: Backend) -> Backend:
+    """The same, if it is a backend at all. `where` begins the sentence that says that it is not."""
+    if isinstance(backend, type):
+        raise TypeError(f"{where}: {backend.__name__} is a class, not a backend: call it first")
+    capabilities = getattr(backend, "capabilities", None)
+    if not isinstance(capabilities, Set) or ("tokens" in capabilities) == ("messages" in capabilities):
+        raise TypeError(
+            f"{where}: {reprlib.repr(backend)} is no backend: its capabilities must name either tokens or messages"
+        )
+    return backend

@@ -6,11 +6,12 @@ Knows nothing of calls: a job is carried out as a whole.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
+from .arguments import wrong_type
 from .job import Job
 from .loop import THREADS
 from .result import Result
@@ -95,14 +96,21 @@ def progress_bar(wanted: bool, program: str, count: int) -> AbstractContextManag
     return _Bar(program, count) if wanted else nullcontext()
 
 
-def as_arguments(items: Sequence[Any], first: str | None) -> list[dict[str, Any]]:
-    """What each item says: a mapping names the arguments, anything else is the first one's value."""
+def as_arguments(
+    where: str, items: Iterable[Any], first: str | None, check: Callable[..., None]
+) -> list[dict[str, Any]]:
+    """What each item says: a dict names the arguments, anything else is the first one's value. An item that `check`
+    does not take is named by its place."""
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise wrong_type(f"{where}: items", "a list", items)
     arguments = []
-    for item in items:
-        if isinstance(item, dict):
-            arguments.append(item)
-        elif first is None:
-            raise TypeError("the program takes no argument, so each item must be an empty dict")
-        else:
-            arguments.append({first: item})
+    for i, item in enumerate(items):
+        if not isinstance(item, dict) and first is None:
+            raise TypeError(f"{where}: item {i}: the program takes no argument, so each item must be an empty dict")
+        named: dict[str, Any] = item if isinstance(item, dict) else {str(first): item}
+        try:
+            check(**named)
+        except TypeError as error:
+            raise TypeError(f"{where}: item {i}: {error}") from None
+        arguments.append(named)
     return arguments

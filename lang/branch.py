@@ -7,10 +7,12 @@ before it in its branch has ended, so branches run side by side without a thread
 from __future__ import annotations
 
 import asyncio
+import reprlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..errors import ProgramError
+from ..errors import InvalidParameter, ProgramError
+from .arguments import half_character
 from .calls import ask, require
 from .expressions import Gen, Select
 from .loop import language_loop
@@ -110,7 +112,7 @@ class Branch:
         """Branches that go on from here, with the same ids up to here. Returns at once."""
         self._check_writable()
         if count < 1:
-            raise ValueError(f"a fork needs at least one branch, not {count}")
+            raise ValueError(f"s.fork: count must be at least one branch, not {count}")
         if self._pending:
             self._advance("fork", self._settle, lambda error: None)
         first, self._children = self._children, self._children + count
@@ -189,6 +191,7 @@ class Branch:
                 point = await asyncio.shield(before)
                 if isinstance(point, ProgramError):
                     raise _NotRun(point)
+                _check_text(ops)
                 after.set_result(await work(point.write(ops)))
             except _NotRun as skipped:
                 give_up(skipped.error)
@@ -225,6 +228,13 @@ class _NotRun(Exception):
     def __init__(self, error: ProgramError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def _check_text(ops: Sequence[Op]) -> None:
+    """Raises `InvalidParameter` for text that no backend could be sent."""
+    for op in ops:
+        if isinstance(op, Write) and (fault := half_character(op.text)) is not None:
+            raise InvalidParameter(f"the text {reprlib.repr(op.text)} {fault}")
 
 
 def _at(transcript: Transcript) -> Point:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, TypedDict, Unpack, cast, get_args
 
 from ..types import SamplingParams
+from . import arguments
 from .typed import FREE, Shape, checked_choices, shape
 
 SelectMethod = Literal["mean", "greedy", "unconditional"]
@@ -108,10 +109,13 @@ def gen(
     `strict`, a schema that cannot be enforced in full is refused. `timeout` is in seconds from the moment that the call
     is sent. The rest is `Sampling`.
     """
-    if timeout is not None and timeout <= 0:
-        raise ValueError("timeout must be above zero")
     wanted = shape(schema=schema, regex=regex, choices=choices, grammar=grammar, strict=strict)
-    return Gen(name, wanted, timeout, checked(sampling, "gen"))
+    return Gen(
+        arguments.name("gen: name", name),
+        wanted,
+        arguments.seconds("gen: timeout", timeout),
+        checked(sampling, "gen"),
+    )
 
 
 def select(
@@ -128,8 +132,13 @@ def select(
     corrects for choices that are common in themselves.
     """
     if method not in get_args(SelectMethod):
-        raise ValueError(f"method must be one of {', '.join(get_args(SelectMethod))}, not {method!r}")
-    return Select(name, tuple(checked_choices(choices)), method, timeout)
+        raise ValueError(f"select: method must be one of {', '.join(get_args(SelectMethod))}, not {method!r}")
+    return Select(
+        arguments.name("select: name", name),
+        tuple(checked_choices("select: choices", choices)),
+        method,
+        arguments.seconds("select: timeout", timeout),
+    )
 
 
 def pieces_of(content: str | Expression) -> tuple[Piece, ...]:
@@ -142,22 +151,21 @@ def pieces_of(content: str | Expression) -> tuple[Piece, ...]:
 
 
 def checked(sampling: Sampling, where: str) -> Sampling:
-    """The same, if every name is known."""
+    """The same as plain numbers and lists, if every name is known and every value of its type."""
     for key in sampling:
         if key not in Sampling.__annotations__:
             near = get_close_matches(key, Sampling.__annotations__, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"{where}() has no parameter {key!r}{hint}")
-    return sampling
+    plain = {key: arguments.SAMPLING[key](f"{where}: {key}", value) for key, value in sampling.items()}
+    return cast(Sampling, plain)
 
 
 def sampling_params(defaults: Sampling, own: Sampling) -> SamplingParams:
     """`own` over `defaults`, as the engine wants it."""
     merged: dict[str, Any] = {**defaults, **own}
-    stop = merged.pop("stop", ())
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
     return SamplingParams(
-        stop=tuple(text.encode() for text in stops),
+        stop=tuple(text.encode() for text in merged.pop("stop", ())),
         stop_token_ids=tuple(merged.pop("stop_token_ids", ())),
         logit_bias=dict(merged.pop("logit_bias", {})),
         **merged,

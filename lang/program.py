@@ -10,14 +10,16 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Concatenate, Generic, TypeVar, Unpack, overload
 
-from .backend import Backend
+from .arguments import name as checked_name
+from .arguments import whole, wrong_type
+from .backend import Backend, checked_backend
 from .batch import as_arguments, progress_bar, run_all
 from .defaults import resolve
 from .expressions import Sampling, checked
 from .job import Job
 from .loop import inside_a_loop, submit
 from .result import Result
-from .run import Run, checked_backend
+from .run import Run
 from .state import State
 from .stream import AsyncStream, Stream
 
@@ -35,12 +37,12 @@ class Program(Generic[R]):
     """
 
     def __init__(self, function: Callable[..., Any], sampling: Sampling) -> None:
+        self._signature = _without_state(function)
         functools.update_wrapper(self, function)
         self.name = function.__name__
         self.function = function
         self.sampling = checked(sampling, "program")
         self.is_async = inspect.iscoroutinefunction(function)
-        self._signature = _without_state(function)
 
     def run(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> Result[R]:
         """Run to the end, and wait for it. Not inside a running event loop: there, await `arun`."""
@@ -63,13 +65,13 @@ class Program(Generic[R]):
     def stream(self, *args: Any, var: str | None = None, backend: Backend | None = None, **kwargs: Any) -> Stream[R]:
         """Iterate over the text that is generated on the main branch, for one variable or for all."""
         self._may_block("stream", "async for piece in {}.astream(...)")
-        return Stream(self._job(backend, args, kwargs), var)
+        return Stream(self._job(backend, args, kwargs), checked_name(f"{self.name}.stream: var", var))
 
     def astream(
         self, *args: Any, var: str | None = None, backend: Backend | None = None, **kwargs: Any
     ) -> AsyncStream[R]:
         """The same for `async for`."""
-        return AsyncStream(self._job(backend, args, kwargs), var)
+        return AsyncStream(self._job(backend, args, kwargs), checked_name(f"{self.name}.astream: var", var))
 
     def map(
         self,
@@ -81,7 +83,8 @@ class Program(Generic[R]):
     ) -> list[Result[R]]:
         """Run once for each item, at most `concurrency` at a time; results in the order of the items.
 
-        An item is a dict of arguments, or the value of the first one. Nothing is raised for an item that fails: its
+        An item is a dict of arguments, or the value of the first one. An item with arguments that the program does not
+        take is a TypeError that names its place, before anything runs. Nothing is raised for an item that fails: its
         result has `error`, and raises it when it is read. Sync functions run in at most 64 threads.
         """
         self._may_block("map", "await {}.amap(...)")
@@ -103,7 +106,7 @@ class Program(Generic[R]):
         """`map`, awaited."""
         return await self._all(items, backend, progress, concurrency)
 
-    def check(self, *args: Any, **kwargs: Any) -> None:
+    def check(self, /, *args: Any, **kwargs: Any) -> None:
         """Raise `TypeError`, with the program's name and parameters, unless it can be called with these arguments."""
         try:
             self._signature.bind(*args, **kwargs)
@@ -132,12 +135,10 @@ class Program(Generic[R]):
     ) -> Coroutine[Any, Any, list[Result[R]]]:
         """Checks everything now, runs when it is awaited."""
         first = next(iter(self._signature.parameters), None)
-        arguments = as_arguments(list(items), first)
-        for item in arguments:
-            self.check(**item)
-        if concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
-        chosen = checked_backend(resolve(backend))
+        arguments = as_arguments(f"{self.name}.map", items, first, self.check)
+        if whole(f"{self.name}.map: concurrency", concurrency) < 1:
+            raise ValueError(f"{self.name}.map: concurrency must be at least 1, not {concurrency}")
+        chosen = checked_backend(f"{self.name}.map", resolve(backend))
         bar = progress_bar(progress, self.name, len(arguments))
         return run_all(lambda i: self._job(chosen, (), arguments[i]), len(arguments), concurrency, bar)
 
@@ -150,6 +151,8 @@ class Program(Generic[R]):
 
 def _without_state(function: Callable[..., Any]) -> inspect.Signature:
     """The signature that callers see."""
+    if not callable(function) or isinstance(function, type) or not hasattr(function, "__name__"):
+        raise wrong_type("program: what it decorates", "a function", function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__name__}: a program is a plain or an async function, not a generator")
     signature = inspect.signature(function)
@@ -180,5 +183,6 @@ def program(function: Callable[..., Any] | None = None, /, **sampling: Unpack[Sa
     `@program`, or `@program(temperature=0, max_tokens=64)`: the program's own defaults for every `gen` in it.
     """
     if function is None:
-        return lambda later: Program(later, sampling)
+        defaults = checked(sampling, "program")  # on the decorator's own line
+        return lambda later: Program(later, defaults)
     return Program(function, sampling)

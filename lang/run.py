@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from ..errors import ProgramError, Unsupported
 from ..types import Origin
-from .backend import CAPABILITIES, Backend, TokenBackend
+from .backend import CAPABILITIES, Backend, TokenBackend, checked_backend
 from .expressions import Sampling
 from .loop import language_loop
 from .template import Layout, layout_of
@@ -41,21 +41,13 @@ class Usage:
         self.completion_tokens += meta.completion_tokens
 
 
-def checked_backend(backend: Backend) -> Backend:
-    """The same, if it is a backend at all."""
-    capabilities: frozenset[str] = getattr(backend, "capabilities", frozenset())
-    if ("tokens" in capabilities) == ("messages" in capabilities):
-        raise TypeError(f"{backend!r} is no backend: its capabilities must name either tokens or messages")
-    return backend
-
-
 class Run:
     """A run in progress, or over."""
 
     def __init__(self, program: str, backend: Backend, defaults: Sampling) -> None:
         self.program = program
         self.id = uuid4().hex[:12]
-        self.backend = checked_backend(backend)
+        self.backend = checked_backend(program, backend)
         self.defaults = defaults
         self.usage = Usage()
         self.listener: Listener | None = None
@@ -86,11 +78,15 @@ class Run:
             )
 
     def error(self, branch: str, step: str, cause: BaseException) -> ProgramError:
-        """`cause` as the failure of one step."""
+        """`cause` as the failure of one step. What stopped a step that was not reached is the step that failed first,
+        however many stand between the two."""
+        if isinstance(cause, ProgramError) and isinstance(cause.__cause__, ProgramError):
+            cause = cause.__cause__
         if isinstance(cause, asyncio.CancelledError):
             why = " was cancelled"
         elif isinstance(cause, ProgramError):
-            why = f" was not reached, because an earlier one failed: {cause}"
+            first = str(cause).removeprefix(f"{self.program}: ")
+            why = f" was not reached, because an earlier one failed: {first}"
         else:
             why = f": {str(cause) or type(cause).__name__}"
         place = f" in branch {branch}" if branch else ""

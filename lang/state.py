@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..types import Message
+from .arguments import text, whole, wrong_type
 from .branch import Branch
 from .expressions import Expression, pieces_of
 from .loop import inside_a_loop, submit
@@ -48,6 +49,7 @@ class State:
 
     def turn(self, role: str, *content: str | Expression) -> AbstractContextManager[State]:
         """A whole turn with this content; or, without content, a block: `with s.turn("user"): s += "..."`."""
+        text("s.turn: role", role)
         if not content:
             return _Block(self, self._branch, role)
         for part in content:
@@ -77,13 +79,15 @@ class State:
         Text before a fork and text after it are encoded apart. A turn that is open is open in each branch, and ends
         with the branch's next turn.
         """
-        return [State(branch) for branch in self._branch.fork(count)]
+        return [State(branch) for branch in self._branch.fork(whole("s.fork: count", count))]
 
     def join(self, branches: Sequence[State]) -> None:
         """End the branches and take over their variables: one that they set becomes a list, in their order.
 
         Does not wait: reading such a list does. The branches' text is not added; say what of it is to be known.
         """
+        if not isinstance(branches, Sequence) or not all(isinstance(branch, State) for branch in branches):
+            raise wrong_type("s.join: branches", "a list of states from s.fork", branches)
         self._branch.join([branch._branch for branch in branches])
 
     # -- variables ----------------------------------------------------------------------------------------------------
@@ -105,7 +109,7 @@ class State:
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Set a variable, for later steps, for `join` and for the result."""
-        self._branch.set(name, value)
+        self._branch.set(text("s[...]: name", name), value)
 
     def __contains__(self, name: object) -> bool:
         return name in tuple(self._branch.names())

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..types import GrammarSpec
+from .arguments import flag, text, texts, wrong_type
 
 Parse = Callable[[str], Any]
 
@@ -35,6 +36,35 @@ def _of_type(schema: type, strict: bool) -> Shape:
     return Shape(GrammarSpec("json_schema", json.dumps(adapter.json_schema()), strict), adapter.validate_json)
 
 
+def _described(schema: Any, strict: bool) -> Shape:
+    from pydantic import PydanticUndefinedAnnotation, PydanticUserError  # as above
+    from pydantic_core import SchemaError
+
+    wanted = "a type that pydantic can describe, or a JSON schema as a dict"
+    if isinstance(schema, str | bytes):  # pydantic would look for a type of that name
+        raise wrong_type("gen: schema", wanted, schema)
+    try:
+        hash(schema)
+        make: Callable[[Any, bool], Shape] = _of_type
+    except TypeError:
+        make = _of_type.__wrapped__  # what a type is annotated with need not be hashable
+    try:
+        return make(schema, strict)
+    except (TypeError, PydanticUserError, PydanticUndefinedAnnotation, SchemaError) as error:
+        raise wrong_type("gen: schema", wanted, schema) from error
+
+
+def _as_json(schema: Mapping[str, Any]) -> str:
+    try:
+        plain = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"gen: schema is a dict, so it must be a JSON schema: {error}") from None
+    except RecursionError:
+        raise ValueError("gen: schema is nested too deeply") from None
+    text("gen: schema", plain)
+    return json.dumps(schema)
+
+
 def shape(
     *,
     schema: type | Mapping[str, Any] | None,
@@ -43,35 +73,36 @@ def shape(
     grammar: str | None,
     strict: bool,
 ) -> Shape:
-    """At most one of the four may be given. `schema` is a type or a JSON schema; the type `dict` is any JSON object."""
+    """At most one of the four may be given, by `gen`. `schema` is a type or a JSON schema; the type `dict` is any JSON
+    object."""
     given = [
         name
         for name, value in (("schema", schema), ("regex", regex), ("choices", choices), ("grammar", grammar))
         if value is not None
     ]
     if len(given) > 1:
-        raise ValueError(f"an output can be held to one thing, not to {' and '.join(given)}")
+        raise ValueError(f"gen: an output can be held to one thing, not to {' and '.join(given)}")
+    flag("gen: strict", strict)
     if schema is dict:
         return Shape(GrammarSpec("json_object", "", strict), json.loads)
     if isinstance(schema, Mapping):
-        return Shape(GrammarSpec("json_schema", json.dumps(schema), strict), json.loads)
+        return Shape(GrammarSpec("json_schema", _as_json(schema), strict), json.loads)
     if schema is not None:
-        return _of_type(schema, strict)
+        return _described(schema, strict)
     if regex is not None:
-        return Shape(GrammarSpec("regex", regex, strict))
+        return Shape(GrammarSpec("regex", text("gen: regex", regex), strict))
     if choices is not None:
-        return Shape(GrammarSpec("choice", json.dumps(checked_choices(choices)), strict))
+        return Shape(GrammarSpec("choice", json.dumps(checked_choices("gen: choices", choices)), strict))
     if grammar is not None:
-        return Shape(GrammarSpec("ebnf", grammar, strict))
+        return Shape(GrammarSpec("ebnf", text("gen: grammar", grammar), strict))
     return FREE
 
 
-def checked_choices(choices: Sequence[str]) -> list[str]:
+def checked_choices(where: str, choices: Sequence[str]) -> list[str]:
     """The choices, if they can be told apart."""
-    if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
-        raise TypeError("choices must be a list of strings")
-    if not choices or "" in choices:
-        raise ValueError("choices must be a list of strings that are not empty")
-    if len(set(choices)) < len(choices):
-        raise ValueError("choices must differ from one another")
-    return list(choices)
+    found = texts(where, choices)
+    if not found:
+        raise ValueError(f"{where} must be a list that is not empty")
+    if len(set(found)) < len(found):
+        raise ValueError(f"{where} must differ from one another")
+    return found

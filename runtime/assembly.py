@@ -65,6 +65,7 @@ def assemble(config: EngineConfig) -> tuple[Engine, ModelInfo, EngineConfig, Cal
         device="cpu",
         kernels=kernels,
         pages=pages,
+        max_waiting=config.max_waiting,
         end_ids=shape.end_ids,
     )
     vocabulary = GrammarVocabulary(tokenizer.token_bytes, shape.vocab_size, shape.end_ids, tokenizer.special_ids)

@@ -81,6 +81,8 @@ class Engine:
                 "prompt",
             )
         check_sampling(request.sampling, self._bounds.vocab_size)
+        if request.sampling.n > self._bounds.max_waiting:
+            raise InvalidParameter(f"n is {request.sampling.n}; the queue holds {self._bounds.max_waiting}", "n")
         if len(self.scheduler.waiting) + request.sampling.n > self._bounds.max_waiting:
             raise Overloaded("the queue is full", retry_after=1.0)
 

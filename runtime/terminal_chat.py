@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import queue
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
@@ -127,7 +128,7 @@ def converse(
         raise ConfigError("--temperature must not be negative")
     console = console or Console()
     sampling = SamplingParams(temperature=temperature, max_tokens=max_tokens)
-    conversation = Conversation(backend, sampling, system)
+    conversation = Conversation(backend, sampling, whole_characters(system))
     conversation.reset()
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")  # gives `input` a history and line editing
@@ -147,7 +148,7 @@ def _lines(ask: Callable[[str], str], console: Console) -> Iterator[str]:
     prompt = "> " if console.is_terminal else ""
     while True:
         try:
-            said = ask(prompt).strip()
+            said = whole_characters(ask(prompt)).strip()
         except EOFError:
             return
         except KeyboardInterrupt:
@@ -209,6 +210,14 @@ def _error(work: Future[None]) -> BosquetError | None:
 
 def _hint(error: BosquetError) -> str:
     return "; /reset starts over" if isinstance(error, PromptTooLong) else ""
+
+
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD for what is no character: bytes of the input, or of an option, that are not UTF-8."""
+    return _HALF.sub("\ufffd", text)
+
+
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 def clean(text: str) -> str:

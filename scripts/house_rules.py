@@ -44,7 +44,8 @@ class Source:
             if isinstance(node, ast.ImportFrom) and node.level:
                 base = package[: len(package) - node.level + 1]
                 module = base + tuple(node.module.split(".")) if node.module else base
-                yield module
+                if node.module:  # `from . import x` needs the sibling x, not what the package has in its own file
+                    yield module
                 for alias in node.names:
                     yield (*module, alias.name)
 

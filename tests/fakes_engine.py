@@ -33,7 +33,7 @@ Script = Callable[[Request, int], Sequence[int]]
 def info(**changes: Any) -> ModelInfo:
     facts: dict[str, Any] = {
         "name": "toy", "folder": "", "vocab_size": VOCABULARY, "context_length": 512, "dtype": "none",
-        "device": "none", "kernels": "none", "pages": 64, "end_ids": (END,),
+        "device": "none", "kernels": "none", "pages": 64, "max_waiting": 64, "end_ids": (END,),
     }  # fmt: skip
     return ModelInfo(**(facts | changes))
 

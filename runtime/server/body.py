@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from ...errors import BodyTooLarge, InvalidParameter, RequestRejected
 from ...types import Origin
 from .keys import Caller
+from .record import record_of
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -30,7 +31,9 @@ _UNION_WORDS = ("str", "int", "bool", "float", "constrained-str", "ContentPart")
 
 async def read_body(request: Request, model: type[B], limit: int) -> B:
     """The request's body as `model`. Raises BodyTooLarge, InvalidParameter or RequestRejected."""
-    return parse(await _read_bytes(request, limit), model)
+    raw = await _read_bytes(request, limit)
+    record_of(request.scope).body_bytes = len(raw)
+    return parse(raw, model)
 
 
 def parse(raw: bytes, model: type[B]) -> B:

@@ -25,7 +25,15 @@ from .keys import Caller
 from .logprobs import chat_logprobs
 from .prompts import check_model, render, room_after, turn
 from .record import record_of
-from .sampling import Constraint, Wanted, check_priority, check_stream_options, constraint, sampling_params
+from .sampling import (
+    Constraint,
+    Wanted,
+    check_priority,
+    check_queue,
+    check_stream_options,
+    constraint,
+    sampling_params,
+)
 from .schemas import ChatRequest
 from .services import Services, Text
 from .streaming import EventStream, event
@@ -71,6 +79,7 @@ async def _engine_request(
     services: Services, text: Text, request: Request, caller: Caller, body: ChatRequest, found: Constraint | None
 ) -> EngineRequest:
     check_stream_options(body)
+    check_queue(1, body.n or 1, text.info)
     wanted = Wanted(_max_tokens(body), _logprobs(body))
     how = turn(body.messages, body.add_generation_prompt, body.continue_final_message)
     _, ids = await render(text, body.messages, how, body.chat_template_kwargs)

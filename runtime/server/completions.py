@@ -19,9 +19,17 @@ from .docs import documented
 from .errors import json_response
 from .generation import FieldNames, Generation
 from .keys import Caller
-from .prompts import Prompt, check_model, completion_prompts
+from .prompts import Prompt, check_model, completion_prompts, several
 from .record import record_of
-from .sampling import Constraint, Wanted, check_priority, check_stream_options, constraint, sampling_params
+from .sampling import (
+    Constraint,
+    Wanted,
+    check_priority,
+    check_queue,
+    check_stream_options,
+    constraint,
+    sampling_params,
+)
 from .schemas import CompletionRequest
 from .services import Services, Text
 from .streaming import EventStream
@@ -48,6 +56,7 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Co
     model = check_model(services, text, body.model)
     wanted = _wanted(body)
     found = constraint(body)
+    check_queue(len(several(body.prompt)), body.n or 1, text.info)
     prompts = await completion_prompts(text, body)
     requests = _engine_requests(services, text, request, caller, body, prompts, wanted, found)
     record = record_of(request.scope)

@@ -3,6 +3,7 @@ and the last resort for our own bugs. Knows nothing of the routes."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import BosquetError, Unavailable
 from .errors import CLIENT_GONE, error_response
+from .memory import LARGE_BODY, give_back
 from .metrics import Metrics
 from .record import Record, attach
 from .services import Lifecycle
@@ -48,6 +50,8 @@ class Envelope:
         finally:
             self._lifecycle.leave()
             self._note(scope, record, reply.status, time.perf_counter() - record.arrival)
+            if record.body_bytes >= LARGE_BODY:
+                asyncio.get_running_loop().run_in_executor(None, give_back)
 
     async def _guarded(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
         if self._lifecycle.draining and scope["path"] not in ALWAYS_OPEN:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from ...errors import InvalidParameter, PromptTooLong, RequestRejected, UnknownModel
@@ -17,6 +18,11 @@ T = TypeVar("T")
 
 INLINE_CHARACTERS = 8_000
 """Up to so much text is encoded on the event loop (about a millisecond); more would hold up other streams."""
+
+HUGE_CHARACTERS = 200_000
+"""From here on a text takes a hundred times its size in memory while it is encoded, so only one at a time is."""
+
+_one_at_a_time = ThreadPoolExecutor(1, "huge-texts")
 
 QUICK_S = 0.02
 """Processor time within which a short conversation is rendered by a template that is called quick."""
@@ -76,15 +82,17 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 async def render(
-    text: Text, messages: Sequence[Message], how: Turn, extra: dict[str, Any] | None
+    text: Text, messages: Sequence[Message], how: Turn, extra: dict[str, Any] | None, *, to_fit: bool = True
 ) -> tuple[list[Segment], list[int]]:
-    """The rendered conversation and its ids. Raises TemplateFailed and InvalidParameter."""
+    """The rendered conversation and its ids. Raises TemplateFailed, InvalidParameter and, with `to_fit`, PromptTooLong
+    for one that is far too long; whether the others fit is for the caller to see."""
     for name in RESERVED:
         if extra and name in extra:
             field = f"chat_template_kwargs.{name}"
             raise InvalidParameter(f"{field}: this variable is set from the request itself", field)
     plain = plain_messages(messages)
-    short = sum(map(_characters, messages)) <= INLINE_CHARACTERS
+    size = sum(map(_characters, messages))
+    short = size <= INLINE_CHARACTERS
 
     def work() -> tuple[list[Segment], list[int]]:
         began = time.thread_time()
@@ -99,10 +107,12 @@ async def render(
         finally:
             if short:
                 text.pace.quick = time.thread_time() - began < QUICK_S
+        if to_fit:
+            check_length(text, segments, "messages")
         return segments, text.tokenizer.encode_segments(segments, bos=False)
 
     # A template may take seconds before it is stopped. One that has shown itself quick is spared the way to a thread.
-    return await _run("messages", work, inline=short and text.pace.quick)
+    return await _run("messages", work, size, inline=short and text.pace.quick)
 
 
 async def encode(text: Text, segments: Sequence[Segment], field: str, *, bos: bool, load: int = 0) -> list[int]:
@@ -111,18 +121,19 @@ async def encode(text: Text, segments: Sequence[Segment], field: str, *, bos: bo
     size = sum(len(segment.text) for segment in segments)
     start = bos and text.tokenizer.add_bos
     inline = max(size, load) <= INLINE_CHARACTERS
-    return await _run(field, lambda: text.tokenizer.encode_segments(segments, bos=start), inline=inline)
+    return await _run(field, lambda: text.tokenizer.encode_segments(segments, bos=start), size, inline=inline)
 
 
 async def completion_prompts(text: Text, body: CompletionRequest) -> list[Prompt]:
     """One Prompt for each that the body holds. Raises InvalidParameter and PromptTooLong."""
-    several = _several(body.prompt)
+    entries = several(body.prompt)
     prompts = []
-    load = sum(len(entry) for entry in several if isinstance(entry, str))
-    for index, entry in enumerate(several):
-        field = f"prompt[{index}]" if len(several) > 1 else "prompt"
+    load = sum(len(entry) for entry in entries if isinstance(entry, str))
+    for index, entry in enumerate(entries):
+        field = f"prompt[{index}]" if len(entries) > 1 else "prompt"
         if isinstance(entry, str):
             segment = Segment(entry, body.parse_special is not False)
+            check_length(text, [segment], field)
             ids = await encode(text, [segment], field, bos=body.add_special_tokens is not False, load=load)
             prompts.append(Prompt(ids, entry))
         else:
@@ -135,17 +146,18 @@ async def completion_prompts(text: Text, body: CompletionRequest) -> list[Prompt
     return prompts
 
 
-def _several(given: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:
+def several(given: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:
+    """The prompts that the field holds, one or many."""
     if isinstance(given, str):
         return [given]
     ids: list[int] = []
-    several: list[str | list[int]] = []
+    entries: list[str | list[int]] = []
     for entry in given:
         if isinstance(entry, int):
             ids.append(entry)
         else:
-            several.append(entry)
-    return [ids] if ids else several
+            entries.append(entry)
+    return [ids] if ids else entries
 
 
 def check_ids(ids: Sequence[int], text: Text, field: str) -> None:
@@ -154,6 +166,20 @@ def check_ids(ids: Sequence[int], text: Text, field: str) -> None:
         index = next(i for i, token in enumerate(ids) if token >= text.info.vocab_size)
         path = f"{field}[{index}]"
         raise InvalidParameter(f"{path}: {ids[index]} is no token id below {text.info.vocab_size}", path)
+
+
+def check_length(text: Text, segments: Sequence[Segment], field: str) -> None:
+    """Refuse, before any work is done for it, what cannot fit even if every token were the vocabulary's longest."""
+    most = text.info.context_length * text.longest_token
+    if sum(len(segment.text) for segment in segments) * 4 <= most:  # no character has more than four bytes
+        return
+    size = sum(len(segment.text.encode("utf-8", "surrogatepass")) for segment in segments)
+    if size > most:
+        raise PromptTooLong(
+            f"{field}: the prompt has {size} bytes; the model's context holds {text.info.context_length} tokens, "
+            f"of at most {text.longest_token} bytes each",
+            field,
+        )
 
 
 def room_after(text: Text, length: int, field: str, scoring: bool = False) -> int:
@@ -174,9 +200,12 @@ def _characters(message: Message) -> int:
     return 100 + length + len(message.reasoning_content or "") + 1000 * len(message.tool_calls or ())
 
 
-async def _run(field: str, work: Callable[[], T], *, inline: bool) -> T:
-    """The result of `work`, done here or in a thread."""
-    return _checked(field, work) if inline else await asyncio.to_thread(_checked, field, work)
+async def _run(field: str, work: Callable[[], T], size: int, *, inline: bool) -> T:
+    """The result of `work` on `size` characters, done here or in a thread."""
+    if inline:
+        return _checked(field, work)
+    pool = _one_at_a_time if size > HUGE_CHARACTERS else None  # None: the loop's own threads
+    return await asyncio.get_running_loop().run_in_executor(pool, _checked, field, work)
 
 
 def _checked(field: str, work: Callable[[], T]) -> T:

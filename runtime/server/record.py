@@ -18,6 +18,7 @@ class Record:
     id: str
     arrival: float  # on time.perf_counter's clock
     tenant: str = ""
+    body_bytes: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0

@@ -29,7 +29,12 @@ class Constraint(NamedTuple):
 
 
 def sampling_params(body: GenerationBody, wanted: Wanted, room: int, info: ModelInfo) -> SamplingParams:
-    """`room`: tokens that still fit the context; a larger max_tokens is clamped to it. Raises InvalidParameter."""
+    """`room`: tokens that still fit the context; a larger max_tokens is clamped to it, unless no prompt at all could
+    leave so much room. Raises InvalidParameter."""
+    for name in ("max_tokens", "max_completion_tokens", "min_tokens"):
+        value = getattr(body, name, None)
+        if value is not None and value > info.context_length:
+            raise InvalidParameter(f"{name}: {value} is more than the model's context of {info.context_length}", name)
     min_tokens = body.min_tokens or 0
     if wanted.max_tokens is not None and min_tokens > wanted.max_tokens:
         raise InvalidParameter("min_tokens: must not be larger than max_tokens", "min_tokens")
@@ -60,6 +65,14 @@ def sampling_params(body: GenerationBody, wanted: Wanted, room: int, info: Model
         prompt_logprobs=wanted.prompt_logprobs,
         prompt_logprobs_from=wanted.prompt_logprobs_from,
     )
+
+
+def check_queue(prompts: int, n: int, info: ModelInfo) -> None:
+    """Refuse what the queue could not hold even if it were empty; it would be told to try again for ever."""
+    if prompts * n > info.max_waiting:
+        field = "prompt" if n == 1 else "n"
+        asked = f"{prompts} prompts" if n == 1 else f"{n} choices for each of {prompts} prompts"
+        raise InvalidParameter(f"{field}: {asked} are more than the {info.max_waiting} that the queue holds", field)
 
 
 def constraint(body: GenerationBody) -> Constraint | None:

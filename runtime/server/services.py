@@ -66,13 +66,18 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The text side of a loaded model. `stream(stop)` makes a fresh TextStream."""
+    """The text side of a loaded model. `stream(stop)` makes a fresh TextStream. `longest_token` counts bytes."""
 
     tokenizer: Tokenizer
     template: ChatTemplate
     info: ModelInfo
     stream: Callable[[Sequence[bytes]], TextStream]
     pace: Pace = field(default_factory=Pace)
+    longest_token: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        longest = max((len(self.tokenizer.bytes_of(token)) for token in range(self.tokenizer.size)), default=1)
+        object.__setattr__(self, "longest_token", longest)
 
 
 class TextServices:

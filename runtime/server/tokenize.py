@@ -67,7 +67,7 @@ async def _tokenized(text: Text, body: TokenizeRequest) -> tuple[list[Segment], 
         raise InvalidParameter(f"{field}: exactly one of prompt, messages and segments is needed", field)
     if body.messages is not None:
         how = turn(body.messages, body.add_generation_prompt, body.continue_final_message)
-        return await render(text, body.messages, how, body.chat_template_kwargs)
+        return await render(text, body.messages, how, body.chat_template_kwargs, to_fit=False)
     if body.segments is not None:
         segments = [_segment(pair, index) for index, pair in enumerate(body.segments)]
     else:

@@ -7,13 +7,16 @@ import io
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from typer.testing import CliRunner
 
+import bosquet.cli
 from bosquet.errors import BosquetError, ConfigError, ModelLoadError, PromptTooLong
 from bosquet.lang.loop import submit
 from bosquet.runtime.terminal_chat import HELP, clean, converse
@@ -113,6 +116,20 @@ def test_reset_keeps_the_system_prompt_and_quit_ends() -> None:
     assert sent(backend.calls[1]) == [("system", "s"), ("user", "y")]
     assert len(backend.calls) == 2
     assert f"no command /what: {HELP}" in shown
+
+
+def test_what_is_no_character_is_replaced_before_it_is_sent() -> None:
+    backend = Messages(says("a"))
+    talk(backend, "caf\udce9 \ud83d", system="\udcff")
+    assert sent(backend.calls[0]) == [("system", "\ufffd"), ("user", "caf\ufffd \ufffd")]
+
+
+def test_input_that_is_not_utf8_is_replaced_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Messages(says("a"), says("b"))
+    monkeypatch.setattr(bosquet.cli, "_backend", lambda *_: nullcontext(backend))
+    done = CliRunner().invoke(bosquet.cli.app, ["chat"], input=b"\xff\xfe\ncaf\xc3\xa9\n")
+    assert done.exception is None
+    assert sent(backend.calls[1]) == [("user", "\ufffd\ufffd"), ("assistant", "a"), ("user", "café")]
 
 
 def test_what_is_not_known_is_left_out() -> None:

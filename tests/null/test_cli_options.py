@@ -172,6 +172,33 @@ def test_run_without_an_argument_is_one_line(monkeypatch: pytest.MonkeyPatch, tm
     assert "missing a required argument: 'n'" in str(result.exception)
 
 
+REAL_PROGRAM = """
+import bosquet
+
+@bosquet.program
+def tell(s, n=1):
+    s.user(str(n))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-a", "nope=1"), "tell(n=1): got an unexpected keyword argument 'nope'"),
+        (("-a", "backend=1"), "tell(n=1): got an unexpected keyword argument 'backend'"),
+        (("-a", "self=1"), "tell(n=1): got an unexpected keyword argument 'self'"),
+        (("-a", "=1"), "tell(n=1): got an unexpected keyword argument ''"),
+        (("-a", "deep=" + "[" * 5000), "tell(n=1): got an unexpected keyword argument 'deep'"),
+    ],
+)
+def test_run_with_an_argument_that_the_program_does_not_take_is_one_line(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "p.py").write_text(REAL_PROGRAM)
+    code, lines = shell("run", f"{tmp_path}/p.py:tell", *arguments)
+    assert (code, lines) == (2, [f"bosquet: {message}; give arguments with -a name=value"])
+
+
 # ---- exit codes of the real command --------------------------------------------------------------------------------
 
 

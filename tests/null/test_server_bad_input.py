@@ -55,6 +55,10 @@ BAD: list[tuple[str, Any, int, str | None]] = [
     (CHAT, {"max_tokens": 0}, 400, "max_tokens"),
     (CHAT, {"max_tokens": -1}, 400, "max_tokens"),
     (CHAT, {"max_tokens": 10**30}, 400, "max_tokens"),
+    (CHAT, {"max_tokens": 513}, 400, "max_tokens"),  # the context holds 512
+    (CHAT, {"max_tokens": 10**9}, 400, "max_tokens"),
+    (CHAT, {"max_completion_tokens": 513}, 400, "max_completion_tokens"),
+    (CHAT, {"min_tokens": 513}, 400, "min_tokens"),
     (CHAT, {"max_completion_tokens": 0}, 400, "max_completion_tokens"),
     (CHAT, {"max_completion_tokens": 4, "max_tokens": 5}, 400, "max_completion_tokens"),
     (CHAT, {"min_tokens": 5, "max_tokens": 4}, 400, "min_tokens"),
@@ -122,6 +126,11 @@ BAD: list[tuple[str, Any, int, str | None]] = [
     (TEXT, {"prompt": "x" * 512}, 400, "prompt"),
     (TEXT, {"prompt": ["a", "x" * 512]}, 400, "prompt[1]"),
     (TEXT, {"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
+    (TEXT, {"prompt": "a", "max_tokens": 513}, 400, "max_tokens"),
+    (TEXT, {"prompt": "a", "n": 65}, 400, "n"),  # the queue holds 64
+    (TEXT, {"prompt": ["a", "b", "c"], "n": 22}, 400, "n"),
+    (TEXT, {"prompt": ["a"] * 65}, 400, "prompt"),
+    (CHAT, {"n": 65}, 400, "n"),
     (TEXT, {"prompt": "a", "logprobs": 21}, 400, "logprobs"),
     (TEXT, {"prompt": "a", "logprobs": True}, 400, "logprobs"),
     (TEXT, {"prompt": "a", "suffix": "b"}, 400, "suffix"),

@@ -102,8 +102,8 @@ def test_negative_seed_becomes_a_seed_of_its_own():
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_max_tokens_is_clamped_to_the_context_and_its_two_names_agree():
-    assert seen(max_tokens=10_000_000).sampling.max_tokens == 512 - len("<user\nhi<\n<assistant\n")
+def test_max_tokens_is_clamped_to_the_room_left_and_its_two_names_agree():
+    assert seen(max_tokens=512).sampling.max_tokens == 512 - len("<user\nhi<\n<assistant\n")
     assert seen(max_completion_tokens=4).sampling.max_tokens == 4
     assert seen(max_completion_tokens=4, max_tokens=4).sampling.max_tokens == 4
 
