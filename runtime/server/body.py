@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from ...errors import BodyTooLarge, InvalidParameter, RequestRejected
 from ...types import Origin
+from .faults import invalid, malformed, nested_too_deeply
 from .keys import Caller
 from .record import record_of
 
@@ -24,9 +23,6 @@ ORIGIN_HEADERS = {
     "branch": "X-Bosquet-Branch",
 }
 MAX_ORIGIN = 200
-
-# Words that pydantic adds to a location to say which member of a union it tried; they are no part of the path.
-_UNION_WORDS = ("str", "int", "bool", "float", "constrained-str", "ContentPart")
 
 
 async def read_body(request: Request, model: type[B], limit: int) -> B:
@@ -41,17 +37,17 @@ def parse(raw: bytes, model: type[B]) -> B:
     try:
         data = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRejected(f"the body is not valid JSON: {error}") from None
+        raise malformed(raw, error) from None
     except RecursionError:
-        raise RequestRejected("the body is not valid JSON: it is nested too deeply") from None
+        raise nested_too_deeply(raw) from None
     if not isinstance(data, dict):
         raise RequestRejected("the body must be a JSON object")
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise _explain(error.errors(include_url=False, include_context=False)) from None
+        raise invalid(error.errors(include_url=False, include_context=False, include_input=False)) from None
     except RecursionError:
-        raise RequestRejected("the body is nested too deeply") from None
+        raise nested_too_deeply(raw) from None
 
 
 def origin_of(request: Request, caller: Caller) -> Origin:
@@ -80,34 +76,3 @@ async def _read_bytes(request: Request, limit: int) -> bytes:
     except ClientDisconnect:
         raise RequestRejected("the client left before its request was complete") from None
     return b"".join(chunks)
-
-
-def _explain(errors: Sequence[ErrorDetails]) -> InvalidParameter:
-    """One fault out of all: the first field's, and among the members of a union the one that got furthest."""
-    root = errors[0]["loc"][:1]
-    same = [error for error in errors if error["loc"][:1] == root]
-    chosen = max(same, key=lambda error: len(error["loc"]))
-    path = field_path(chosen["loc"])
-    kind, message = chosen["type"], chosen["msg"]
-    if kind == "extra_forbidden":
-        message = "this field is not known or not supported here"
-    elif kind == "missing":
-        message = "this field is required"
-    elif path in ("tools", "tool_choice"):
-        message = "tool calls are not supported yet"
-    elif path == "suffix":
-        message = "this field is not supported"
-    return InvalidParameter(f"{path}: {message}" if path else message, path or None)
-
-
-def field_path(location: Sequence[str | int]) -> str:
-    """`("messages", 0, "content")` to `messages[0].content`."""
-    path = ""
-    for position, part in enumerate(location):
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif position and (part in _UNION_WORDS or "[" in part):
-            continue
-        else:
-            path += f".{part}" if path else part
-    return path

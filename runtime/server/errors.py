@@ -80,6 +80,8 @@ def error_body(error: BosquetError) -> ErrorEnvelope:
     """The body that clients of the protocol expect; `param` is the path of the field at fault."""
     field = error.field if isinstance(error, RequestRejected) else None
     message = str(error) or error.code
+    if field is not None and not message.startswith(field):
+        message = f"{field}: {message}"
     return ErrorEnvelope(ErrorBody(message=message, type=answer_for(error).type, param=field, code=error.code))
 
 
@@ -98,7 +100,10 @@ def json_response(body: object, status: int = 200, headers: dict[str, str] | Non
 
 def named(error: RequestRejected, field: str) -> RequestRejected:
     """The same with `field` as the part at fault, unless it names one already."""
-    return error if error.field is not None else type(error)(f"{field}: {error}", field)
+    if error.field is not None:
+        return error
+    message = str(error)
+    return type(error)(message if message.startswith(f"{field}:") else f"{field}: {message}", field)
 
 
 def failure(output: Output) -> BosquetError:

@@ -126,7 +126,8 @@ class Generation:
 
     def _delta(self, position: int, output: Output) -> Delta:
         if output.finish in ("error", "abort"):
-            raise failure(output)
+            error = failure(output)
+            raise self._named(error) if isinstance(error, RequestRejected) else error
         index = position * self.n + output.choice
         choice = self._choices[index]
         self._cached[position] = output.cached_tokens

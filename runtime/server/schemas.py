@@ -8,13 +8,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 MAX_STOP = 16
 StopString = Annotated[str, Field(min_length=1, max_length=512)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-PromptIds = Annotated[list[TokenId], Field(min_length=1)]
+
+
+class FirstFault(FailFast):
+    """A list is read up to its first bad entry, so that a million of them give one error. Hashable, as members of a
+    union have to be."""
+
+    __hash__ = object.__hash__
+
+
+PromptIds = Annotated[list[TokenId], FirstFault(), Field(min_length=1)]
+
+ALLOWED = {
+    "prompt": "must be a string, a list of token ids, or a list of at most 1024 strings or of as many lists of token "
+    "ids; no list may be empty",
+    "stop": f"must be a string, or a list of at most {MAX_STOP} strings",
+    "content": "must be a string, or a list of at least one part of type text",
+    "schema": "must be an object, true or false",
+    "segments": "must be a list of pairs of a text and true or false",
+}
+"""What to say of fields that take values of several kinds; the checker names only one of these."""
 
 
 class Body(BaseModel):
@@ -59,8 +78,8 @@ class GenerationBody(Body):
         None, max_length=2048, description="Token id (as a string) to what is added to its logit."
     )
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    stop: StopString | Annotated[list[StopString], FirstFault(), Field(max_length=MAX_STOP)] | None = None
+    stop_token_ids: Annotated[list[TokenId], FirstFault(), Field(max_length=64)] | None = None
     max_tokens: int | None = Field(None, ge=0, le=2**31 - 1)
     min_tokens: int | None = Field(None, ge=0, le=2**31 - 1)
     ignore_eos: bool | None = None
@@ -69,9 +88,9 @@ class GenerationBody(Body):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     regex: str | None = Field(None, min_length=1, max_length=65536, description="A regular expression for the output.")
-    choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=1024)] | None = Field(
-        None, description="The output is one of these."
-    )
+    choice: (
+        Annotated[list[Annotated[str, Field(min_length=1)]], FirstFault(), Field(min_length=1, max_length=1024)] | None
+    ) = Field(None, description="The output is one of these.")
     grammar: str | None = Field(None, min_length=1, max_length=262144, description="A grammar in EBNF.")
     priority: int | None = Field(None, ge=-1000, le=1000, description="Higher goes first.")
     return_token_ids: bool | None = Field(None, description="Send the ids of the prompt's and the output's tokens.")
@@ -103,7 +122,7 @@ class ContentPart(Body):
 
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[ContentPart] | None = None
+    content: str | Annotated[list[ContentPart], FirstFault(), Field(min_length=1)] | None = None
     name: str | None = Field(None, max_length=256)
     tool_calls: list[dict[str, Any]] | None = Field(None, description="Calls that the assistant made earlier.")
     tool_call_id: str | None = None
@@ -125,7 +144,7 @@ class Message(Body):
 class ChatRequest(GenerationBody):
     """A request for the next message of a conversation."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=8192)]
+    messages: Annotated[list[Message], FirstFault(), Field(min_length=1, max_length=8192)]
     max_completion_tokens: int | None = Field(None, ge=0, le=2**31 - 1, description="As max_tokens.")
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
@@ -135,7 +154,7 @@ class ChatRequest(GenerationBody):
     tools: Annotated[list[Any], Field(max_length=0)] | None = Field(None, description="Not supported yet.")
     tool_choice: Literal["none"] | None = Field(None, description="Not supported yet.")
     parallel_tool_calls: bool | None = Field(None, description="Accepted, without effect.")
-    modalities: list[Literal["text"]] | None = Field(None, description="Only text.")
+    modalities: Annotated[list[Literal["text"]], FirstFault()] | None = Field(None, description="Only text.")
     prediction: dict[str, Any] | None = Field(None, description="Accepted, without effect: it only asks for speed.")
 
 
@@ -145,8 +164,8 @@ class CompletionRequest(GenerationBody):
     prompt: (
         str
         | PromptIds
-        | Annotated[list[str], Field(min_length=1, max_length=1024)]
-        | Annotated[list[PromptIds], Field(min_length=1, max_length=1024)]
+        | Annotated[list[str], FirstFault(), Field(min_length=1, max_length=1024)]
+        | Annotated[list[PromptIds], FirstFault(), Field(min_length=1, max_length=1024)]
     ) = Field(description="A text, token ids, or a list of either.")
     logprobs: int | None = Field(None, ge=0, le=20, description="Log-probabilities with so many alternatives.")
     echo: bool | None = Field(None, description="Send the prompt back before the output.")
@@ -166,10 +185,11 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1, max_length=8192)] | None = None
-    segments: list[Annotated[list[str | bool], Field(min_length=2, max_length=2)]] | None = Field(
-        None, description="Pairs of text and whether special strings in it are special tokens."
-    )
+    messages: Annotated[list[Message], FirstFault(), Field(min_length=1, max_length=8192)] | None = None
+    segments: (
+        Annotated[list[Annotated[list[str | bool], FirstFault(), Field(min_length=2, max_length=2)]], FirstFault()]
+        | None
+    ) = Field(None, description="Pairs of text and whether special strings in it are special tokens.")
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -182,4 +202,4 @@ class DetokenizeRequest(Body):
     """Token ids to be turned into text."""
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], FirstFault()]

@@ -1,0 +1,161 @@
+"""What a refusal says: it begins with the field, and tells everything that the field may be."""
+
+import json
+from typing import Any
+
+import pytest
+from fakes_engine import FakeEngine
+from live_server import post
+
+from bosquet.errors import GrammarInvalid
+from bosquet.types import Output
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def refusal(path: str, body: Any, engine: FakeEngine | None = None) -> tuple[str | None, str]:
+    """`param` and message."""
+    response = post(engine or FakeEngine(), path, body)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] is None or error["message"].startswith(f"{error['param']}: ")
+    return error["param"], error["message"]
+
+
+@pytest.mark.parametrize(
+    ("value", "param", "words"),
+    [
+        (None, "prompt", ["string", "token ids", "1024"]),
+        ([], "prompt", ["string", "token ids", "empty"]),
+        (5, "prompt", ["string", "token ids"]),
+        ({}, "prompt", ["string", "token ids"]),
+        ([True], "prompt[0]", ["string", "token ids"]),
+        (["a", 1], "prompt[1]", ["string", "token ids"]),
+        ([1, "a"], "prompt[1]", ["string", "token ids"]),
+        (["a", "b", None], "prompt[2]", ["string"]),
+        ([1] * 3000 + [None], "prompt[3000]", ["token ids"]),
+        ([[1], "a"], "prompt[1]", ["lists of token ids"]),
+        ([[1], [2, 1.5]], "prompt[1][1]", ["token ids"]),
+        ([[1], []], "prompt[1]", ["empty"]),
+        (["a"] * 5000, "prompt", ["1024", "5000"]),
+        ([[1]] * 5000, "prompt", ["1024", "5000"]),
+    ],
+)
+def test_a_prompt_of_a_wrong_kind_is_told_every_kind(value: Any, param: str, words: list[str]):
+    found, message = refusal(TEXT, {"prompt": value})
+    assert found == param
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("value", "param", "words"),
+    [
+        (5, "stop", ["string", "list", "16"]),
+        ({}, "stop", ["string", "list", "16"]),
+        (["a"] * 5000, "stop", ["16", "5000"]),
+        (["a", 5], "stop[1]", ["string"]),
+        (["a", ""], "stop[1]", ["at least 1 character"]),
+        ("", "stop", ["at least 1 character"]),
+        ("x" * 513, "stop", ["at most 512 characters"]),
+    ],
+)
+def test_stop_strings_of_a_wrong_kind_are_told_every_kind(value: Any, param: str, words: list[str]):
+    found, message = refusal(CHAT, HI | {"stop": value})
+    assert found == param
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("content", [[], 5, {}])
+def test_content_that_is_none_is_refused_for_every_role(content: Any):
+    for role in ("system", "developer", "user", "assistant", "tool"):
+        messages = [*HI["messages"], {"role": role, "content": content}]
+        for path in (CHAT, "/tokenize"):
+            param, message = refusal(path, {"messages": messages})
+            assert param == "messages[1].content"
+            assert "string" in message
+            assert "part" in message
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/tokenize", "/detokenize"])
+@pytest.mark.parametrize(
+    "value", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"9" * 5000, b"-" + b"9" * 5000]
+)
+@pytest.mark.parametrize(
+    ("frame", "param"), [(b'{"x":1,"temperature":%s}', "temperature"), (b'{"a":[{"b":[0,%s]}]}', "a[0].b[1]")]
+)
+def test_a_number_that_json_cannot_hold_names_its_field(path: str, value: bytes, frame: bytes, param: str):
+    found, message = refusal(path, frame % value)
+    assert found == param or (value.lstrip(b"-").isdigit() and found in ("x", "a"))  # JSON holds it; pydantic's turn
+    assert "truncated" not in message
+
+
+@pytest.mark.parametrize(
+    ("raw", "param"),
+    [
+        (rb'{"stop":"\ud83d"}', "stop"),
+        (rb'{"stop":["a","b\udc00c"]}', "stop[1]"),
+        (rb'{"messages":[{"role":"user","content":"hi \ud83d\ud83d"}]}', "messages[0].content"),
+        (rb'{"metadata":{"a\ud83d":1}}', "metadata"),
+    ],
+)
+def test_half_a_surrogate_pair_names_its_field(raw: bytes, param: str):
+    found, message = refusal(CHAT, raw)
+    assert found == param
+    assert "surrogate pair" in message
+
+
+def test_whole_surrogate_pairs_are_characters():
+    raw = rb'{"prompt":"\ud83d\ude00","max_tokens":1}'
+    engine = FakeEngine()
+    assert post(engine, TEXT, raw).status_code == 200
+    assert engine.requests[0].ids == list("😀".encode())
+
+
+@pytest.mark.parametrize("depth", [1000, 5000, 100_000])
+def test_deep_nesting_names_the_field_that_is_deep(depth: int):
+    deep = '{"a":' * depth + "1" + "}" * depth
+    for before in ("", '"model":"toy",', '"messages":[{"role":"user","content":"[{"}],'):
+        body = f'{{{before}"response_format":{deep}}}'
+        param, message = refusal(CHAT, body.encode())
+        assert param == "response_format"
+        assert "nested deeper than 500 levels" in message
+    param, message = refusal(CHAT, ("[" * depth + "]" * depth).encode())
+    assert param is None
+    assert "nested deeper than 500 levels" in message
+
+
+@pytest.mark.parametrize("reason", ["unbalanced ( at position 3", "regex: unbalanced (", "not like this"])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_refused_grammar_begins_with_its_field_once(reason: str, late: bool):
+    class Late(FakeEngine):
+        async def submit(self, request):
+            stream = await super().submit(request)
+
+            class Refused(type(stream)):
+                async def __aiter__(self):
+                    yield [Output(request.id, 0, [], finish="error", error=("invalid_grammar", reason))]
+
+            stream.__class__ = Refused
+            return stream
+
+    engine = Late() if late else FakeEngine(reject=GrammarInvalid(reason))
+    param, message = refusal(CHAT, HI | {"regex": "("}, engine)
+    assert param == "regex"
+    assert message.count("regex") == 1
+
+
+def test_a_body_of_a_million_faults_costs_little():
+    """One fault a list is found, not one an entry."""
+    from bosquet.runtime.server.body import parse
+    from bosquet.runtime.server.schemas import CompletionRequest
+
+    raw = json.dumps({"prompt": [1.5] * 900_000}).encode()
+    import tracemalloc
+
+    tracemalloc.start()
+    with pytest.raises(Exception, match=r"prompt\[0\]"):
+        parse(raw, CompletionRequest)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 50e6
