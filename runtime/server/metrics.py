@@ -1,10 +1,12 @@
 """What the server counts, in the Prometheus format. Knows nothing of HTTP routes or of the engine's inside.
 
 The engine's own counters come from its `Stats` at the time of a scrape; they begin again at zero when it restarts.
+While it does not answer, its last figures stay, and `engine_stats_age_seconds` says how old they are.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -59,7 +61,9 @@ class Metrics:
 
     def render(self, state: EngineState, stats: Stats | None) -> bytes:
         """The text of a scrape; `stats` is None when the engine did not answer."""
-        self._engine.state, self._engine.stats = state, stats
+        self._engine.state = state
+        if stats is not None:
+            self._engine.stats, self._engine.known = stats, time.monotonic()
         return generate_latest(self.registry)
 
 
@@ -69,6 +73,7 @@ class _EngineCollector(Collector):
     def __init__(self) -> None:
         self.state: EngineState = "starting"
         self.stats: Stats | None = None
+        self.known = 0.0
 
     def collect(self) -> Iterator[Metric]:
         state = GaugeMetricFamily("bosquet_engine_state", "1 for the state that the engine is in.", labels=["state"])
@@ -76,6 +81,9 @@ class _EngineCollector(Collector):
             state.add_metric([name], float(name == self.state))
         yield state
         if self.stats is not None:
+            text = "Time since the engine gave the figures below; more than zero when it does not answer."
+            age = max(0.0, time.monotonic() - self.known)
+            yield GaugeMetricFamily("bosquet_engine_stats_age_seconds", text, value=age)
             yield from _stats_metrics(self.stats)
 
 

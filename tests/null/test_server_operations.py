@@ -1,5 +1,6 @@
 """Health, metrics, documents, ids, browsers, logs: what an operator sees of the server."""
 
+import asyncio
 import json
 import logging
 
@@ -13,6 +14,7 @@ from bosquet.runtime.server.config import ServerConfig
 from bosquet.runtime.server.logs import JsonFormatter
 from bosquet.runtime.server.serve import is_loopback
 from bosquet.runtime.server.services import TextServices
+from bosquet.types import Stats
 
 CHAT = "/v1/chat/completions"
 HI = {"messages": [{"role": "user", "content": "hi"}]}
@@ -102,6 +104,43 @@ def test_metrics_count_what_happened():
         assert found[f"bosquet_{name}_count", ()] == 2
     assert found["bosquet_engine_state", (("state", "ready"),)] == 1
     assert found["bosquet_engine_state", (("state", "failed"),)] == 0
+
+
+def test_metrics_keep_the_last_figures_while_the_engine_does_not_answer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("bosquet.runtime.server.health.PATIENCE_S", 0.05)
+
+    class Slow(FakeEngine):
+        busy = False
+
+        async def stats(self):
+            if self.busy:
+                await asyncio.sleep(0.3)
+            return await super().stats()
+
+    engine = Slow()
+    engine.numbers.pages_total, engine.numbers.steps = 64, 5
+
+    async def call(client: httpx.AsyncClient) -> list[str]:
+        texts = [(await client.get("/metrics")).text]
+        engine.busy = True
+        texts.append((await client.get("/metrics")).text)
+        engine.busy = False
+        engine.state = "restarting"  # raises Unavailable
+        texts.append((await client.get("/metrics")).text)
+        engine.restart()
+        engine.numbers = Stats(steps=1)
+        texts.append((await client.get("/metrics")).text)
+        return texts
+
+    known, late, gone, back = map(metrics_of, in_process(engine, call))
+    names = [{name for name, _ in found if "http" not in name} for found in (known, late, gone, back)]
+    assert names[0] == names[1] == names[2] == names[3]
+    age = ("bosquet_engine_stats_age_seconds", ())
+    assert known[age] < 0.05 <= late[age] < gone[age]
+    assert back[age] < 0.05
+    steps = ("bosquet_steps_total", ())
+    assert [found[steps] for found in (known, late, gone, back)] == [5, 5, 5, 1]
+    assert gone["bosquet_engine_state", (("state", "restarting"),)] == 1
 
 
 def test_version_and_models():
