@@ -22,9 +22,9 @@ ready = time.process_time()
 load_model(folder, torch.float32, ops)
 print(found - begun, time.process_time() - ready)
 """
-# Seconds on the clock to find it, seconds of processor time (one thread) to load it: 1.2 to 3.0 were measured, the
+# Seconds on the clock to find it, seconds of processor time (one thread) to load it: 1.2 to 4.3 were measured, the
 # collapse into large pages being what varies. The best of three counts: the machine may be busy with other things.
-FIND_S, LOAD_S = 0.3, 4.0
+FIND_S, LOAD_S = 0.3, 6.0
 
 
 def test_second_start_is_quick() -> None:
