@@ -74,12 +74,8 @@ def __getattr__(name: str) -> Any:
         from .runtime.local import LocalEngine
 
         return LocalEngine
-    if name == "BosquetServer":
-        from .lang.backends.http import BosquetServer
+    if name in ("BosquetServer", "OpenAICompatible"):
+        from . import lang  # which loads them when they are first named
 
-        return BosquetServer
-    if name == "OpenAICompatible":
-        from .lang.backends.openai_compatible import OpenAICompatible
-
-        return OpenAICompatible
+        return getattr(lang, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
