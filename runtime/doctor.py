@@ -18,6 +18,7 @@ from ..errors import BosquetError
 from . import env
 from .models.cpu import dtype_name, has_native_bf16
 from .models.source import embedded_file
+from .settings import free_memory
 
 
 class Finding(NamedTuple):
@@ -61,7 +62,7 @@ def _machine() -> list[Finding]:
     disk = shutil.disk_usage(Path.home()).free / 2**30
     return [
         Finding("processor", f"{cores} cores, {' '.join(known) or platform.machine()}; {bf16}"),
-        Finding("memory", f"{_memory_gib():.1f} GiB free, {disk:.0f} GiB of disk"),
+        Finding("memory", f"{free_memory() / 2**30:.1f} GiB free, {disk:.0f} GiB of disk"),
     ]
 
 
@@ -105,10 +106,3 @@ def _cpu_flags() -> set[str]:
         if name.strip() in ("flags", "Features"):
             return set(flags.split())
     return set()
-
-
-def _memory_gib() -> float:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) / 2**20
-    return 0.0

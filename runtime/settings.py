@@ -44,7 +44,7 @@ def resolve(config: EngineConfig, *, model_context: int, kv_bytes_per_token: int
     context = config.context_length or model_context
     if context > model_context:
         raise ConfigError(f"context_length {context} is more than the model's {model_context}")
-    tokens = config.cache_tokens or min(65_536, _free_memory() // 5 // kv_bytes_per_token)
+    tokens = config.cache_tokens or min(65_536, free_memory() // 5 // kv_bytes_per_token)
     if tokens < 2 * PAGE:
         raise ConfigError(f"cache_tokens {tokens} is less than two pages of {PAGE}")
     tokens = tokens // PAGE * PAGE
@@ -58,7 +58,7 @@ def resolve(config: EngineConfig, *, model_context: int, kv_bytes_per_token: int
     )
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
     """Bytes that the system could give without swapping."""
     with open("/proc/meminfo") as lines:
         for line in lines:
