@@ -21,18 +21,24 @@ __version__ = "0.1.0"  # before the imports: rooms read it
 
 from .errors import BosquetError, ModelLoadError, Overloaded, ProgramError, RequestRejected, Unavailable, Unsupported
 from .lang import (
+    Acted,
+    ActStep,
     AsyncStream,
     Backend,
+    InvalidArguments,
     Meta,
     Program,
     Result,
     State,
     Stream,
+    Tool,
+    ToolRun,
     Usage,
     gen,
     program,
     select,
     set_backend,
+    tool,
     use,
 )
 
@@ -42,11 +48,14 @@ if TYPE_CHECKING:
     from .runtime.local import LocalEngine as Engine
 
 __all__ = [
+    "ActStep",
+    "Acted",
     "AsyncStream",
     "Backend",
     "BosquetError",
     "BosquetServer",
     "Engine",
+    "InvalidArguments",
     "Meta",
     "ModelLoadError",
     "OpenAICompatible",
@@ -57,6 +66,8 @@ __all__ = [
     "Result",
     "State",
     "Stream",
+    "Tool",
+    "ToolRun",
     "Unavailable",
     "Unsupported",
     "Usage",
@@ -65,6 +76,7 @@ __all__ = [
     "program",
     "select",
     "set_backend",
+    "tool",
     "use",
 ]
 

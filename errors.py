@@ -13,6 +13,7 @@
     ├── Overloaded                 the queue is full; try again after `retry_after` seconds
     ├── Unavailable                the engine is starting, restarting, draining or gone
     │   └── EngineDied             the engine process ended while it held this request
+    ├── ArrivedLate                the request's bytes did not all come in time
     ├── DeadlineExceeded           the request's time is over
     ├── ModelLoadError             a model cannot be loaded; one line, exit code 2
     ├── ConfigError                settings that contradict each other; one line, exit code 2
@@ -117,6 +118,12 @@ class EngineDied(Unavailable):
     """The engine process ended while it held this request."""
 
     code = "engine_died"
+
+
+class ArrivedLate(BosquetError):
+    """The request's bytes did not all come in time."""
+
+    code = "request_timeout"
 
 
 class DeadlineExceeded(BosquetError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from msgspec import Struct, field
 
@@ -16,7 +16,7 @@ PAGE = 16
 """Tokens in one page of the key-value cache. Part of every contract between cache, scheduler and kernels."""
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "ebnf"]
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "ebnf", "lark", "structural_tag"]
 EngineState = Literal["starting", "ready", "restarting", "draining", "failed"]
 
 
@@ -29,10 +29,14 @@ class Segment(NamedTuple):
 
 
 class Message(TypedDict):
-    """One turn of a conversation."""
+    """One turn of a conversation. `tool_calls` are those of an assistant's turn, in the shape of the OpenAI protocol;
+    `tool_call_id` says which of them a tool's turn answers, and `name` is the tool's for templates."""
 
     role: str
     content: str
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
 
 
 class Origin(Struct, frozen=True, omit_defaults=True):
@@ -45,16 +49,57 @@ class Origin(Struct, frozen=True, omit_defaults=True):
     branch: str = ""
 
 
-class GrammarSpec(Struct, frozen=True):
+class GrammarSpec(Struct, frozen=True, omit_defaults=True):
     """What the output must look like.
 
     `value` is the JSON text of a schema (`json_schema`), a regular expression (`regex`), the JSON text of a list of
-    strings (`choice`), a grammar in EBNF (`ebnf`), or empty (`json_object`).
+    strings (`choice`), a grammar in EBNF (`ebnf`) or Lark (`lark`), the JSON text of a format (`structural_tag`, see
+    grammar/formats.py), or empty (`json_object`). With `strict`, what no engine enforces is refused; without, it is
+    relaxed and reported. `after` is a marker in token ids, such as the end of a reasoning part: the output is free
+    until it has been generated, and the grammar holds from there. `specials` are special tokens that the grammar's
+    own text may be written with, such as the marker of a tool call.
     """
 
     kind: GrammarKind
     value: str = ""
     strict: bool = False
+    after: tuple[int, ...] = ()
+    specials: tuple[int, ...] = ()
+
+
+class Relaxed(Struct, frozen=True, array_like=True):
+    """A keyword of a schema that the output is not held to, and why: `path` is the JSON pointer of its schema."""
+
+    path: str
+    keyword: str
+    reason: str
+
+
+class ToolSpec(Struct, frozen=True, omit_defaults=True):
+    """A function that the model may call. `parameters` is the JSON text of the schema of its arguments, an object. With
+    `strict`, a schema that no engine enforces in full is refused."""
+
+    name: str
+    description: str = ""
+    parameters: str = '{"type": "object", "properties": {}}'
+    strict: bool = False
+
+
+class ToolUse(Struct, frozen=True, omit_defaults=True):
+    """What an answer may call. `choice` is "auto" (calls or free text), "required" (at least one call) or the name of
+    one tool (a call of that). Without `parallel` an answer makes one call at most."""
+
+    tools: tuple[ToolSpec, ...]
+    choice: str = "auto"
+    parallel: bool = True
+
+
+class ToolCall(Struct, frozen=True):
+    """A call that the model made. `arguments` is JSON text as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -128,13 +173,15 @@ class Output(Struct, array_like=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One generation that a program asks of a back end. `ids` is the whole prompt for a back end that carries tokens,
-    `messages` for one that carries messages; when the last message is the assistant's, it is to be continued."""
+    `messages` for one that carries messages; when the last message is the assistant's, it is to be continued. With
+    `tools` the answer may call them, and there is no `grammar`."""
 
     sampling: SamplingParams
     origin: Origin
     grammar: GrammarSpec | None = None
     ids: Sequence[int] = ()
     messages: Sequence[Message] = ()
+    tools: ToolUse | None = None
 
 
 class Chunk(NamedTuple):
@@ -143,6 +190,9 @@ class Chunk(NamedTuple):
     `ids` are all generated tokens, those of a stop string or an end token included; `text` leaves both out. `stop`
     says, with `finish == "stop"`, what ended it: the stop string, or the id of the end token (then the last of `ids`).
     `prompt_tokens`, `completion_tokens` and `cached_tokens` count; a chunk that does not know them says None.
+    `relaxed` is what the output was not held to, said once. Where tools may be called, `content` is what of `text` is
+    said to the reader, without the calls, and `calls` are the calls that have become whole; a back end whose `text` has
+    no calls in it leaves `content` out.
     """
 
     text: str = ""
@@ -153,6 +203,9 @@ class Chunk(NamedTuple):
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     logprobs: Sequence[TokenLogprob] | None = None
+    relaxed: Sequence[Relaxed] = ()
+    content: str | None = None
+    calls: Sequence[ToolCall] = ()
 
 
 class ModelInfo(Struct, kw_only=True):

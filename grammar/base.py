@@ -11,6 +11,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..types import Relaxed
+
 MaskRow = npt.NDArray[np.int32]
 """ceil(V / 32) words; bit v % 32 of word v // 32 says whether token v may come next. V is the head's full width."""
 
@@ -46,6 +48,10 @@ class Compiled(Protocol):
     """A grammar ready for a vocabulary; shared by requests, immutable."""
 
     size_bytes: int
+
+    @property
+    def relaxed(self) -> tuple[Relaxed, ...]:
+        """What of the schema the output is not held to."""
 
     def matcher(self) -> Matcher:
         """A fresh state at the start of the grammar."""

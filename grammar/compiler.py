@@ -1,24 +1,54 @@
 """Compiles specs, once each: a cache bounded by size, and one compile for all who ask for the same thing at once.
 
-Knows nothing of requests. The engine behind it is `xgrammar_engine`.
+Knows nothing of requests. What goes to which engine is said in `routes`.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
 
 from ..errors import GrammarInvalid
-from ..types import GrammarSpec
+from ..types import GrammarSpec, Relaxed
+from .after_marker import AfterMarker, Marker
 from .base import Compiled
+from .engines import Engines, EnginesBySpecials
+from .format_lark import as_lark
+from .lark import checked_lark
+from .lint import lint
+from .llguidance_engine import json_rule
+from .matcher import TextCompiled
+from .regex import Regex
+from .routes import route_format, route_regex, route_schema, written
 from .vocabulary import Vocabulary
-from .xgrammar_engine import XgrammarEngine
+
+_MAX_FAILURES, _FAILURE_S = 256, 60.0
+"""Refusals that are remembered, and for how long: the same bad schema is often sent again at once."""
+
+MAX_MARKER = 64
+"""Tokens of a marker after which a grammar holds."""
+
+
+class Key(NamedTuple):
+    """All of a spec that what is compiled depends on."""
+
+    kind: str
+    value: str
+    strict: bool
+    specials: frozenset[int]
 
 
 class GrammarCompiler:
     """Grammars for one vocabulary. All methods may be called from several threads.
 
+    Making one takes about half a second for a vocabulary of 50,000: the engines that most specs need are made at once.
     `cache_bytes` bounds what is kept (a grammar larger than that is not kept at all); `max_spec_bytes` and `max_depth`
     bound what a spec may be; `threads` is how many xgrammar uses for one compile.
     """
@@ -31,46 +61,79 @@ class GrammarCompiler:
         max_spec_bytes: int = 256 << 10,
         max_depth: int = 64,
         threads: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = XgrammarEngine(vocabulary, threads=threads, max_depth=max_depth)
+        self._vocabulary = vocabulary
+        self._engines = EnginesBySpecials(vocabulary, threads)
+        self._engines.get(frozenset()).common()
         self._cache_bytes = cache_bytes
         self._max_spec_bytes = max_spec_bytes
+        self._max_depth = max_depth
+        self._clock = clock
         self._lock = Lock()
-        self._kept: OrderedDict[tuple[str, str], Compiled] = OrderedDict()
+        self._kept: OrderedDict[Key, Compiled] = OrderedDict()
         self._kept_bytes = 0
-        self._running: dict[tuple[str, str], Future[Compiled]] = {}
+        self._failures: OrderedDict[Key, tuple[float, str]] = OrderedDict()
+        self._running: dict[Key, Future[Compiled]] = {}
 
     @property
     def cached_bytes(self) -> int:
-        """Size of what is kept, as the engine reports it."""
+        """Size of what is kept, as the engines report it."""
         return self._kept_bytes
 
     def compile(self, spec: GrammarSpec) -> Compiled:
         """Blocks until it is done. Raises `GrammarInvalid`, whose `field` is that of the OpenAI request."""
-        size = len(spec.value.encode("utf-8", "surrogatepass"))
-        if size > self._max_spec_bytes:
-            message = f"{spec.kind}: {size} bytes, the limit is {self._max_spec_bytes}"
-            raise GrammarInvalid(message)
-        key = (spec.kind, spec.value)
+        marker = self._marker(spec)
+        compiled = self._shared(spec)
+        return compiled if marker is None else AfterMarker(marker, compiled)
+
+    def find(self, spec: GrammarSpec) -> Compiled | None:
+        """What `compile` would give, if it is there already. Raises `GrammarInvalid`."""
+        key = _key(spec)
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                return None
+            self._kept.move_to_end(key)
+        marker = self._marker(spec)
+        return found if marker is None else AfterMarker(marker, found)
+
+    def _marker(self, spec: GrammarSpec) -> Marker | None:
+        if not spec.after:
+            return None
+        if len(spec.after) > MAX_MARKER:
+            raise GrammarInvalid(f"after: {len(spec.after)} tokens, the limit is {MAX_MARKER}")
+        try:
+            return Marker(spec.after, self._vocabulary)
+        except ValueError as error:
+            raise GrammarInvalid(f"after: {error}") from None
+
+    # ---- one compile for all, and what is kept of it -----------------------------------------------------------------
+
+    def _shared(self, spec: GrammarSpec) -> Compiled:
+        key = _key(spec)
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
+            self._raise_known_failure(key)
             running = self._running.get(key)
             if running is None:
                 mine: Future[Compiled] = Future()
                 self._running[key] = mine
         if running is not None:
             return running.result()
-        return self._run(key, spec, mine)
+        return self._run(key, mine)
 
-    def _run(self, key: tuple[str, str], spec: GrammarSpec, mine: Future[Compiled]) -> Compiled:
+    def _run(self, key: Key, mine: Future[Compiled]) -> Compiled:
         try:
-            compiled = self._engine.compile(spec)
+            compiled = self._compile(key)
         except BaseException as error:
             with self._lock:
                 del self._running[key]
+                if isinstance(error, GrammarInvalid):
+                    self._remember_failure(key, str(error))
             mine.set_exception(error)
             raise
         with self._lock:
@@ -79,11 +142,97 @@ class GrammarCompiler:
         mine.set_result(compiled)
         return compiled
 
-    def _keep(self, key: tuple[str, str], compiled: Compiled) -> None:
-        if compiled.size_bytes > self._cache_bytes:
+    def _keep(self, key: Key, compiled: Compiled) -> None:
+        size = compiled.size_bytes + len(key.value)
+        if size > self._cache_bytes:
             return
         self._kept[key] = compiled
-        self._kept_bytes += compiled.size_bytes
+        self._kept_bytes += size
         while self._kept_bytes > self._cache_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self._kept_bytes -= oldest.size_bytes
+            old, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= oldest.size_bytes + len(old.value)
+
+    def _raise_known_failure(self, key: Key) -> None:
+        failure = self._failures.get(key)
+        if failure is not None and self._clock() - failure[0] < _FAILURE_S:
+            raise GrammarInvalid(failure[1])
+
+    def _remember_failure(self, key: Key, message: str) -> None:
+        if len(key.value) <= self._cache_bytes // _MAX_FAILURES:
+            self._failures[key] = (self._clock(), message)
+            self._failures.move_to_end(key)
+            if len(self._failures) > _MAX_FAILURES:
+                self._failures.popitem(last=False)
+
+    # ---- by kind -----------------------------------------------------------------------------------------------------
+
+    def _compile(self, key: Key) -> Compiled:
+        size = len(key.value.encode("utf-8", "surrogatepass"))
+        if size > self._max_spec_bytes:
+            raise GrammarInvalid(f"{key.kind}: {size} bytes, the limit is {self._max_spec_bytes}")
+        if any("\ud800" <= char <= "\udfff" for char in key.value):
+            raise GrammarInvalid(f"{key.kind}: half of a surrogate pair cannot be written")
+        compiled = self._by_kind(key, self._engines.get(key.specials))
+        first = np.zeros(self._vocabulary.mask_words, dtype=np.int32)
+        compiled.first_mask(first)
+        if not first.any():
+            raise GrammarInvalid(f"{key.kind}: no text of this vocabulary fits it")
+        return compiled
+
+    def _by_kind(self, key: Key, engines: Engines) -> TextCompiled:
+        if key.kind == "json_object":
+            return engines.xgrammar.json_schema('{"type": "object"}')
+        if key.kind == "json_schema":
+            linted = route_schema(key.value, strict=key.strict, max_depth=self._max_depth)
+            engine = engines.xgrammar if linted.engine == "xgrammar" else engines.llguidance
+            return engine.json_schema(linted.schema).with_relaxed(linted.relaxed)
+        if key.kind == "regex":
+            text = written(key.value, "regex")
+            route = route_regex(Regex.whole(key.value), engines.vocabulary)
+            return (engines.outlines if route == "outlines" else engines.llguidance).regex(text)
+        if key.kind == "choice":
+            return engines.xgrammar.choice(_choices(key.value))
+        if key.kind == "ebnf":
+            return engines.xgrammar.ebnf(key.value)
+        if key.kind == "lark":
+            return self._lark(key, engines)
+        return self._structural(key, engines)
+
+    def _lark(self, key: Key, engines: Engines) -> TextCompiled:
+        relaxed: list[Relaxed] = []
+
+        def rule(schema: str, place: str) -> str:
+            try:
+                linted = lint(schema, strict=key.strict, max_depth=self._max_depth, engines=("llguidance",))
+            except GrammarInvalid as error:
+                raise GrammarInvalid(f"lark: {place}: {error}") from None
+            relaxed.extend(Relaxed(f"{place}{item.path}", item.keyword, item.reason) for item in linted.relaxed)
+            return json_rule(json.loads(linted.schema))
+
+        return engines.llguidance.lark(checked_lark(key.value, rule)).with_relaxed(tuple(relaxed))
+
+    def _structural(self, key: Key, engines: Engines) -> TextCompiled:
+        routed = route_format(key.value, strict=key.strict, max_depth=self._max_depth)
+        if routed.engine == "xgrammar":
+            compiled = engines.xgrammar.structural(routed.format)
+        else:
+            compiled = engines.llguidance.lark(as_lark(routed.format), "structural_tag")
+        return compiled.with_relaxed(routed.relaxed)
+
+
+def _key(spec: GrammarSpec) -> Key:
+    return Key(spec.kind, spec.value, spec.strict, frozenset(spec.specials))
+
+
+def _choices(value: str) -> list[str]:
+    """A JSON list of strings, each once."""
+    try:
+        choices = json.loads(value)
+    except (ValueError, RecursionError):
+        raise GrammarInvalid("choice: not valid JSON") from None
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
+        raise GrammarInvalid("choice: a list of at least one string is needed")
+    for choice in choices:
+        if choice == "" or any(0xD800 <= ord(char) <= 0xDFFF for char in choice):
+            raise GrammarInvalid("choice: empty strings and halves of surrogate pairs cannot be chosen")
+    return list(dict.fromkeys(choices))

@@ -49,12 +49,27 @@ class Regex:
         return cls(_unanchored(parse(pattern), left=True, right=True, search=True))
 
     @property
+    def node(self) -> Node:
+        """The tree, without anchors."""
+        return self._node
+
+    @property
     def lengths(self) -> Lengths:
         return _lengths(self._node)
+
+    @property
+    def heads(self) -> list[CharSet]:
+        """The characters that may stand first, second, … in a match, as far as every match is surely that long."""
+        return _heads(self._node)[0]
 
     def write(self, allowed: CharSet = cs.EVERYTHING) -> str | None:
         """The expression over the characters in `allowed` only; None when nothing is left that could match."""
         return _write(self._node, allowed)
+
+
+def literal(text: str) -> str:
+    """The expression that matches `text` only, in the form of `Regex.write`."""
+    return "".join(_class(((ord(char), ord(char)),)) for char in text)
 
 
 def excluding(names: list[str], allowed: CharSet = JSON_SAFE, depth: int = _PREFIX) -> str:
@@ -132,6 +147,29 @@ def _lengths(node: Node) -> Lengths:
         bounded = item.high is not None and node.high is not None
         return Lengths(item.low * node.low, (item.high or 0) * (node.high or 0) if bounded else None)
     return Lengths(0, 0)
+
+
+def _heads(node: Node) -> tuple[list[CharSet], bool]:
+    """See `Regex.heads`; and whether every match ends with the last of them."""
+    if isinstance(node, Chars):
+        return [node.outer], True
+    if isinstance(node, Alternatives):
+        parts = [_heads(option) for option in node.options]
+        length = min(len(heads) for heads, _ in parts)
+        ends = all(whole and len(heads) == length for heads, whole in parts)
+        unions = [cs.make(span for heads, _ in parts for span in heads[at]) for at in range(length)]
+        return unions, ends
+    if isinstance(node, Repeat):
+        node = Sequence([node.item] * min(node.low, _PREFIX) + [Anchor.END] * (node.low != node.high))
+    if isinstance(node, Anchor):
+        return [], False
+    found: list[CharSet] = []
+    for item in node.items:
+        heads, whole = _heads(item)
+        found += heads
+        if not whole or len(found) >= 2 * _PREFIX:
+            return found, False
+    return found, True
 
 
 def _write(node: Node, allowed: CharSet) -> str | None:

@@ -1,10 +1,14 @@
-"""What the parts of the schema check share: the schema that nothing satisfies, and facts about JSON values."""
+"""JSON values and the texts of schemas: what is the same value, of which type, and how faults are told.
+
+Knows nothing of what a schema means.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, Final, NoReturn, Protocol
+from collections.abc import Hashable
+from decimal import Decimal
+from typing import Any, NoReturn
 
 from ..errors import GrammarInvalid
 
@@ -14,27 +18,21 @@ MAX_SAFE_NUMBER = 2**53
 """Largest magnitude up to which every JSON reader keeps integers exact."""
 
 
-class Never:
-    """A schema that no value satisfies."""
-
-
-NEVER: Final = Never()
-Rewritten = Schema | Never
-
-
-class Walk(Protocol):
-    """The check as the handlers of single types see it."""
-
-    def rewrite(self, node: Any, path: str) -> Rewritten: ...
-
-
 def refuse(path: str, why: str) -> NoReturn:
     raise GrammarInvalid(f"schema: {path}: {why}")
 
 
 def shown(value: Any) -> str:
     """A value in a message."""
-    return json.dumps(value)[:60]
+    try:
+        return json.dumps(value)[:60]
+    except RecursionError:
+        return "a value nested too deep"
+
+
+def pointer(name: str) -> str:
+    """A name as a part of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1") if "~" in name or "/" in name else name
 
 
 def mapping(node: Schema, keyword: str, path: str) -> dict[str, Any]:
@@ -45,70 +43,66 @@ def mapping(node: Schema, keyword: str, path: str) -> dict[str, Any]:
     return value
 
 
+def names(value: Any, keyword: str, path: str) -> tuple[str, ...]:
+    """A list of property names, each once."""
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        refuse(path, f"`{keyword}` is a list of names, not {shown(value)}")
+    return tuple(dict.fromkeys(value))
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def count(node: Schema, keyword: str, path: str) -> int | None:
     """A keyword whose value is a number of things; None when absent."""
     if keyword not in node:
         return None
     value = node[keyword]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0 or value != int(value):
+    if not is_number(value) or value < 0 or value != int(value):
         refuse(path, f"`{keyword}` is a whole number from 0, not {shown(value)}")
     return int(value)
 
 
-def types_of_value(value: Any) -> set[str]:
-    """The JSON types that a value has: a whole number is an integer and a number."""
+def type_of(value: Any) -> str:
+    """The JSON type of a value; an integer is a number."""
     if value is None:
-        return {"null"}
+        return "null"
     if isinstance(value, bool):
-        return {"boolean"}
+        return "boolean"
     if isinstance(value, (int, float)):
-        return {"number", "integer"} if value == int(value) else {"number"}
-    return {"string"} if isinstance(value, str) else {"array"} if isinstance(value, list) else {"object"}
+        return "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
-def numbers_in(value: Any) -> Iterator[int | float]:
-    """Every number inside a JSON value."""
+def exact(value: float) -> Decimal:
+    """A number as it was written."""
+    return Decimal(str(value))
+
+
+def identity(value: Any) -> Hashable:
+    """Equal for equal JSON values, and only for these: 1 is 1.0 but not true, and the order of names says nothing."""
+    if isinstance(value, bool):
+        return ("boolean", value)
+    if isinstance(value, list):
+        return ("array", *map(identity, value))
+    if isinstance(value, dict):
+        return ("object", frozenset((name, identity(inner)) for name, inner in value.items()))
+    return value if isinstance(value, (int, float, str)) else None
+
+
+def largest_number(value: Any) -> float:
+    """The largest magnitude of a number inside a JSON value; 0 without any."""
     if isinstance(value, (list, dict)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from numbers_in(inner)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield value
+        inner = value.values() if isinstance(value, dict) else value
+        return max(map(largest_number, inner), default=0)
+    return abs(value) if is_number(value) else 0
 
 
-def same(first: Any, second: Any) -> bool:
-    """Equality of JSON values: 1 is 1.0 but not true."""
-    if isinstance(first, list) and isinstance(second, list):
-        return len(first) == len(second) and all(map(same, first, second))
-    if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
-    return isinstance(first, bool) == isinstance(second, bool) and bool(first == second)
-
-
-def never_ends(definitions: dict[str, Schema]) -> set[str]:
-    """Names of rewritten definitions without a finite value."""
-    finite: set[str] = set()
-    while True:
-        found = {name for name, schema in definitions.items() if _is_finite(schema, finite)}
-        if found == finite:
-            return definitions.keys() - finite
-        finite = found
-
-
-def _is_finite(schema: Any, finite: set[str]) -> bool:
-    """Whether some value can be written down, if those of the definitions in `finite` can."""
-    if not isinstance(schema, dict):
-        return True
-    if "$ref" in schema:
-        return schema["$ref"].rsplit("/", 1)[1] in finite
-    if "anyOf" in schema:
-        return any(_is_finite(branch, finite) for branch in schema["anyOf"])
-    if schema.get("type") == "object":
-        needed = [schema["properties"][name] for name in schema.get("required", ())]
-        if schema.get("minProperties", 0) > 0 and not schema.get("properties"):
-            needed += [schema.get("additionalProperties"), *schema.get("patternProperties", {}).values()]
-        return all(_is_finite(part, finite) for part in needed)
-    if schema.get("type") == "array":
-        least, prefix = schema.get("minItems", 0), schema.get("prefixItems", [])
-        needed = prefix[:least] + ([schema.get("items")] if least > len(prefix) else [])
-        return all(_is_finite(part, finite) for part in needed)
-    return True
+def has_control(value: Any) -> bool:
+    """Whether a string inside a JSON value, or a name, holds a character that JSON can only write by its number."""
+    if isinstance(value, str):
+        return any(char < " " and char not in "\b\t\n\f\r" for char in value)
+    if isinstance(value, dict):
+        return any(has_control(name) or has_control(inner) for name, inner in value.items())
+    return isinstance(value, list) and any(map(has_control, value))

@@ -18,9 +18,9 @@ _TIME = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?(?:Z|[+-](?:[01]\d|2[0-
 _CLOCK = r"(?:\d{1,6}H(?:\d{1,6}M(?:\d{1,6}S)?)?|\d{1,6}M(?:\d{1,6}S)?|\d{1,6}S)"
 _SPAN = r"(?:\d{1,6}Y(?:\d{1,6}M(?:\d{1,6}D)?)?|\d{1,6}M(?:\d{1,6}D)?|\d{1,6}D)"
 _DURATION = rf"P(?:\d{{1,6}}W|{_SPAN}(?:T{_CLOCK})?|T{_CLOCK})"
-_LABEL = r"[A-Za-z0-9]{1,12}(?:-[A-Za-z0-9]{1,8})?"
-_HOST = rf"{_LABEL}(?:\.{_LABEL})?\.[A-Za-z]{{2,6}}"
-_HOSTNAME = rf"{_LABEL}(?:\.{_LABEL}){{0,3}}"
+_LABEL = r"[A-Za-z0-9]{1,20}(?:-[A-Za-z0-9]{1,12}){0,2}"
+_HOST = rf"(?:{_LABEL}\.){{1,3}}[A-Za-z]{{2,10}}"
+_HOSTNAME = rf"{_LABEL}(?:\.{_LABEL}){{0,4}}"
 _EMAIL = rf"[A-Za-z0-9_+-]{{1,16}}(?:\.[A-Za-z0-9_+-]{{1,12}})?@{_HOST}"
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
@@ -30,12 +30,14 @@ _IPV6 = "|".join(
     + [f"(?:{_H}:){{1,{7 - n}}}(?::{_H}){{1,{n}}}" for n in range(1, 6)]
 )
 _PCHAR = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
+_NAME = r"(?:[A-Za-z0-9._~-]|%[0-9A-Fa-f]{2})"
 _SEGMENT = (
     r"(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})"  # no colon: a relative reference must not look like a scheme
 )
 _QUERY = rf"(?:\?(?:{_PCHAR}|[/?])*)?(?:#(?:{_PCHAR}|[/?])*)?"
 _URI = (
-    rf"[A-Za-z][A-Za-z0-9+.-]{{0,15}}:(?://{_HOSTNAME}(?::\d{{1,4}})?(?:/{_PCHAR}*)*|{_PCHAR}+(?:/{_PCHAR}*)*){_QUERY}"
+    rf"[A-Za-z][A-Za-z0-9+.-]{{0,15}}:(?://(?:{_NAME}+(?::(?:[1-5]\d{{4}}|\d{{1,4}}))?)?(?:/{_PCHAR}*)*"
+    rf"|{_PCHAR}+(?:/{_PCHAR}*)*){_QUERY}"
 )
 _REFERENCE = rf"(?:{_URI}|/?{_SEGMENT}+(?:/{_PCHAR}*)*{_QUERY})"
 _POINTER = r"(?:/(?:[^/~]|~[01])*)*"

@@ -57,13 +57,10 @@ def transitions(token_bytes: Sequence[bytes]) -> npt.NDArray[np.int8]:
     return table
 
 
-def mask_rows(table: npt.NDArray[np.int8], ends: Sequence[int]) -> list[MaskRow]:
-    """One mask row a state: the tokens that may come; `ends` only between characters. table [STATES, head width]."""
-    may = table != INVALID
-    may[:, list(ends)] = False
-    may[0, list(ends)] = True
-    padded = np.zeros((STATES, (table.shape[1] + 31) // 32 * 32), dtype=np.uint8)
-    padded[:, : table.shape[1]] = may
+def mask_rows(table: npt.NDArray[np.int8]) -> list[MaskRow]:
+    """One mask row for each row of `table` [states, head width]: the tokens that may come there."""
+    padded = np.zeros((table.shape[0], (table.shape[1] + 31) // 32 * 32), dtype=np.uint8)
+    padded[:, : table.shape[1]] = table != INVALID
     rows: list[MaskRow] = [np.packbits(row, bitorder="little").view(np.int32) for row in padded]
     for row in rows:
         row.setflags(write=False)

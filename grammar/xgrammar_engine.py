@@ -1,40 +1,35 @@
-"""xgrammar behind the contract of `base`.
+"""xgrammar: JSON schemas, choices, EBNF and structural formats.
 
-What is kept away from xgrammar, because it would take it wrongly or warn on stderr: ids outside the vocabulary (those
-from 2^32 wrap), special tokens and padding, bytes that are not UTF-8, raw control
-characters in strings of bounded length, anything after the end token, and keywords that
-it drops (`schema_check`).
+What it takes wrongly or drops is kept from it: keywords of schemas by the linter, ids and end tokens by `matcher`. One
+thing is put right here: in strings of bounded length its grammars let raw control characters through.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from typing import Any
 
-import numpy as np
 import xgrammar
 
 from ..errors import GrammarInvalid
-from ..types import GrammarSpec
 from .base import MaskRow
-from .char_sets import EVERYTHING
-from .regex import Regex
-from .schema_check import check_schema
-from .utf8 import INVALID
+from .formats import Format
+from .matcher import TextCompiled
 from .vocabulary import Alphabet, Vocabulary
 
 MAX_WHITESPACE = 1
 """White space characters that may stand between two parts of a JSON text, see docs/decisions/0006."""
 
-_MAX_FORCED = 64
+_BOUNDED_STRING = re.compile(r'^(\w+ ::= \(\(\[\^)(\\"\\\\\\r\\n\]\)\))$', re.MULTILINE)
+_WITHOUT_CONTROLS = r"\1\\0-\\x1f\2"
 
 
 class XgrammarEngine:
-    """Compiles specs for one vocabulary. Calls may come from several threads."""
+    """Compiles for one vocabulary. Calls may come from several threads. What it is given has been linted."""
 
-    def __init__(self, vocabulary: Vocabulary, *, threads: int, max_depth: int) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, threads: int = 1) -> None:
         self.vocabulary = vocabulary
-        self._max_depth = max_depth
         info = xgrammar.TokenizerInfo(
             list(vocabulary.text_bytes),
             xgrammar.VocabType.RAW,
@@ -42,151 +37,93 @@ class XgrammarEngine:
         )
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=threads, cache_enabled=False)
 
-    def compile(self, spec: GrammarSpec) -> XgrammarCompiled:
-        """Raises `GrammarInvalid` for whatever cannot be compiled, or not be enforced."""
-        if any("\ud800" <= char <= "\udfff" for char in spec.value):
-            raise GrammarInvalid(f"{spec.kind}: half of a surrogate pair cannot be written")
+    def json_schema(self, schema: str) -> TextCompiled:
+        """A linted schema as JSON text."""
         try:
-            compiled = self._compile(spec)
-        except RuntimeError as error:  # xgrammar knows no other error for what it is given
-            raise GrammarInvalid(f"{spec.kind}: {_reason(error)}") from None
-        is_json = spec.kind in ("json_schema", "json_object")
-        result = XgrammarCompiled(compiled, self.vocabulary.json if is_json else self.vocabulary.text)
-        first = np.zeros(self.vocabulary.mask_words, dtype=np.int32)
-        result.matcher().fill_mask(first)
-        if not first.any():
-            raise GrammarInvalid(f"{spec.kind}: no text of this vocabulary fits it")
-        return result
+            grammar = xgrammar.Grammar.from_json_schema(schema, strict_mode=True, max_whitespace_cnt=MAX_WHITESPACE)
+            return self._compiled(self._put_right(grammar), self.vocabulary.json)
+        except RuntimeError as error:
+            raise refused("schema", error) from None
 
-    def _compile(self, spec: GrammarSpec) -> xgrammar.CompiledGrammar:
-        if spec.kind == "json_schema":
-            return self._compile_schema(check_schema(spec.value, max_depth=self._max_depth))
-        if spec.kind == "json_object":
-            return self._compile_schema('{"type": "object"}')
-        if spec.kind == "regex":
-            text = _written(Regex.whole(spec.value))
-            return self._compiler.compile_regex(text)
-        if spec.kind == "choice":
-            return self._compiler.compile_grammar(_choice_grammar(spec.value))
-        return self._compiler.compile_grammar(spec.value)
+    def regex(self, pattern: str) -> TextCompiled:
+        """A regular expression as `Regex.write` writes it."""
+        try:
+            return self._compiled(xgrammar.Grammar.from_regex(pattern), self.vocabulary.text)
+        except RuntimeError as error:
+            raise refused("regex", error) from None
 
-    def _compile_schema(self, text: str) -> xgrammar.CompiledGrammar:
-        return self._compiler.compile_json_schema(text, strict_mode=True, max_whitespace_cnt=MAX_WHITESPACE)
+    def choice(self, choices: list[str]) -> TextCompiled:
+        """One of several texts, none of them empty."""
+        return self.ebnf("root ::= " + " | ".join('"' + "".join(map(_quoted, choice)) + '"' for choice in choices))
+
+    def ebnf(self, text: str) -> TextCompiled:
+        """A grammar in xgrammar's EBNF, whose start is `root`."""
+        try:
+            return self._compiled(xgrammar.Grammar.from_ebnf(text), self.vocabulary.text)
+        except RuntimeError as error:
+            raise refused("ebnf", error) from None
+
+    def structural(self, node: Format) -> TextCompiled:
+        """A checked format whose schemas are linted and whose patterns are as `Regex.write` writes them."""
+        tag = {"type": "structural_tag", "format": _as_structural_tag(node)}
+        try:
+            grammar = xgrammar.Grammar.from_structural_tag(json.dumps(tag))
+            return self._compiled(self._put_right(grammar), self.vocabulary.text)
+        except RuntimeError as error:
+            raise refused("structural_tag", error) from None
+
+    def _put_right(self, grammar: xgrammar.Grammar) -> xgrammar.Grammar:
+        """Without raw control characters in JSON strings of bounded length."""
+        text, found = _BOUNDED_STRING.subn(_WITHOUT_CONTROLS, str(grammar))
+        return xgrammar.Grammar.from_ebnf(text) if found else grammar
+
+    def _compiled(self, grammar: xgrammar.Grammar, alphabet: Alphabet) -> TextCompiled:
+        compiled = self._compiler.compile_grammar(grammar)
+        return TextCompiled(XgrammarCore(xgrammar.GrammarMatcher(compiled)), alphabet, compiled.memory_size_bytes)
 
 
-class XgrammarCompiled:
-    """A compiled grammar; immutable."""
+class XgrammarCore:
+    """See `matcher.Core`."""
 
-    def __init__(self, compiled: xgrammar.CompiledGrammar, alphabet: Alphabet) -> None:
-        self._compiled = compiled
-        self._alphabet = alphabet
-        self.size_bytes: int = compiled.memory_size_bytes
-
-    def matcher(self) -> XgrammarMatcher:
-        return XgrammarMatcher(xgrammar.GrammarMatcher(self._compiled), self._alphabet, [0])
-
-
-class XgrammarMatcher:
-    """One output on its way. See `base.Matcher`."""
-
-    def __init__(self, matcher: xgrammar.GrammarMatcher, alphabet: Alphabet, states: list[int]) -> None:
+    def __init__(self, matcher: xgrammar.GrammarMatcher) -> None:
         self._matcher = matcher
-        self._alphabet = alphabet
-        self._states = states  # UTF-8 state at the start and after each accepted token
 
     @property
     def completed(self) -> bool:
         return bool(self._matcher.is_completed())
 
-    @property
-    def terminated(self) -> bool:
-        return bool(self._matcher.is_terminated())
+    def accept(self, token: int) -> bool:
+        return bool(self._matcher.accept_token(token))
 
-    def try_accept(self, ids: Sequence[int]) -> int:
-        table = self._alphabet.next_state
-        width = table.shape[1]
-        for at, token in enumerate(ids):
-            if not 0 <= token < width or self._matcher.is_terminated():
-                return at
-            state = int(table[self._states[-1], token])
-            if state == INVALID or not self._matcher.accept_token(int(token)):
-                return at
-            self._states.append(state)
-        return len(ids)
-
-    def fill_mask(self, row: MaskRow) -> None:
-        possible = self._alphabet.masks[self._states[-1]]
-        if row.shape != possible.shape or row.dtype != np.int32:
-            raise ValueError(f"a mask row is {list(possible.shape)} int32, not {list(row.shape)} {row.dtype}")
-        if self._matcher.is_terminated():
-            raise ValueError("nothing may follow an end token: there is no mask")
+    def fill(self, row: MaskRow) -> None:
         self._matcher.fill_next_token_bitmask(row)
-        # Clears bytes that would not be UTF-8, bits beyond the head's width (they come back set), special tokens, and
-        # control characters in JSON.
-        np.bitwise_and(row, possible, out=row)
 
     def rollback(self, n: int) -> None:
-        accepted = len(self._states) - 1
-        if not 0 <= n <= accepted:
-            raise ValueError(f"{n} of {accepted} accepted tokens cannot be undone")
-        if n:
-            self._matcher.rollback(n)
-            del self._states[-n:]
+        self._matcher.rollback(n)
 
-    def fork(self) -> XgrammarMatcher:
-        return XgrammarMatcher(self._matcher.fork(), self._alphabet, list(self._states))
-
-    def forced_tokens(self) -> list[int]:
-        """At most 64 of them; an end token may be the last."""
-        forced: list[int] = []
-        ahead = self
-        row = np.zeros_like(self._alphabet.masks[0])
-        while len(forced) < _MAX_FORCED and not ahead.terminated:
-            ahead.fill_mask(row)
-            token = _only_bit(row)
-            if token is None:
-                break
-            if ahead is self:
-                ahead = self.fork()
-            ahead.try_accept([token])
-            forced.append(token)
-        return forced
+    def fork(self) -> XgrammarCore:
+        return XgrammarCore(self._matcher.fork())
 
 
-def _only_bit(row: MaskRow) -> int | None:
-    words = np.flatnonzero(row)
-    if len(words) != 1:
-        return None
-    word = int(row[words[0]]) & 0xFFFFFFFF
-    return None if word & (word - 1) else int(words[0]) * 32 + word.bit_length() - 1
-
-
-def _written(regex: Regex) -> str:
-    text = regex.write(EVERYTHING)
-    if text is None:
-        raise GrammarInvalid("regex: no text matches it")
-    return text
-
-
-def _choice_grammar(value: str) -> str:
-    """A JSON list of strings as EBNF."""
-    try:
-        choices = json.loads(value)
-    except (ValueError, RecursionError):
-        raise GrammarInvalid("choice: not valid JSON") from None
-    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
-        raise GrammarInvalid("choice: a list of at least one string is needed")
-    for choice in choices:
-        if choice == "" or any(0xD800 <= ord(char) <= 0xDFFF for char in choice):
-            raise GrammarInvalid("choice: empty strings and halves of surrogate pairs cannot be chosen")
-    return "root ::= " + " | ".join('"' + "".join(map(_quoted, choice)) + '"' for choice in dict.fromkeys(choices))
+def refused(what: str, error: RuntimeError) -> GrammarInvalid:
+    """xgrammar knows no other error than `RuntimeError` for what it is given; its time and source line are left out."""
+    text = str(error).strip()
+    text = text.split(": ", 1)[1] if text.startswith("[") and ": " in text else text
+    return GrammarInvalid(f"{what}: {text[:300]}")
 
 
 def _quoted(char: str) -> str:
     return char if char.isascii() and (char.isalnum() or char == " ") else f"\\U{ord(char):08x}"
 
 
-def _reason(error: RuntimeError) -> str:
-    """The message without the time and source line that xgrammar puts before it."""
-    text = str(error).strip()
-    return text.split(": ", 1)[1] if text.startswith("[") and ": " in text else text
+def _as_structural_tag(node: Format) -> dict[str, Any]:
+    """A format in xgrammar's own words."""
+    done: dict[str, Any] = dict(node)
+    if node["type"] == "json_schema":
+        done["max_whitespace_cnt"] = MAX_WHITESPACE
+    for name in ("elements", "tags"):
+        if name in node:
+            done[name] = [_as_structural_tag(inner) for inner in node[name]]
+    if "content" in node:
+        done["content"] = _as_structural_tag(node["content"])
+    return done

@@ -6,32 +6,34 @@ not there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Literal
 
 from ..errors import ConfigError
+from .cpu.library import usable
+from .cpu.linear import Storage
 from .table import Ops
 
-
-def _reference() -> Ops:
-    from .reference.ops import ReferenceOps
-
-    return ReferenceOps()
+Kernels = Literal["native", "reference"]
 
 
-_FACTORIES: dict[str, Callable[[], Ops]] = {"reference": _reference}
+def known_ops() -> tuple[Kernels, ...]:
+    """The names that `load_ops` takes on this machine, the best first."""
+    return ("native", "reference") if usable() else ("reference",)
 
 
-def known_ops() -> tuple[str, ...]:
-    """The names that `load_ops` takes."""
-    return tuple(_FACTORIES)
+def load_ops(name: str, *, threads: int = 0, storage: Storage = "stored") -> Ops:
+    """A fresh table of operations. Each has workspace of its own, so one serves one caller at a time.
 
-
-def load_ops(name: str) -> Ops:
-    """A fresh table of operations. Each has workspace of its own, so one serves one thread.
-
-    Raises `ConfigError` for an unknown name.
+    `threads` (0: one a processor) and `storage` (what matrices are kept in) are for native kernels; the torch
+    operations follow torch's own number of threads and the type of the tensors. Raises `ConfigError` for a name that is
+    not known, or not here.
     """
-    factory = _FACTORIES.get(name)
-    if factory is None:
-        raise ConfigError(f"no kernels named {name!r}; known: {', '.join(_FACTORIES)}")
-    return factory()
+    if name == "reference":
+        from .reference.ops import ReferenceOps
+
+        return ReferenceOps()
+    if name == "native":
+        from .cpu.ops import CpuOps
+
+        return CpuOps(threads, storage)
+    raise ConfigError(f"no kernels named {name!r}; known: {', '.join(known_ops())}")

@@ -9,8 +9,10 @@ of the output head, P pages of the pool, S = 16 slots a page, R rows. Slot s of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -31,19 +33,85 @@ class AttentionRow(NamedTuple):
     parents: Sequence[int] | None = None
 
 
+class Blocks(NamedTuple):
+    """A weight [out, in] as a GGUF file stores it: `rows` [out, bytes of a row] in blocks of type `kind`."""
+
+    kind: str
+    rows: npt.NDArray[np.uint8]
+    width: int
+
+
+class LayerSpec(NamedTuple):
+    """One layer of a decoder. Weights are packed; a norm that the family lacks is None.
+
+    `out_norm` and `down_norm` apply to what attention and feed-forward yield, before it is added to the residual;
+    `next_norm` is the norm before the following layer, or the last norm. `cos` and `sin` are [positions, d/2] float32.
+    """
+
+    qkv: Any
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Any
+    out_norm: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Any
+    down: Any
+    down_norm: Tensor | None
+    next_norm: Tensor
+    cos: Tensor
+    sin: Tensor
+    window: int | None
+
+
+class StackSpec(NamedTuple):
+    """A decoder from token ids to hidden states: embedding · `embed_scale`, then the layers."""
+
+    layers: Sequence[LayerSpec]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    activation: Literal["silu", "gelu_tanh"]
+    embedding: Any
+    embed_scale: float
+    first_norm: Tensor
+    eps: float
+    scale: float  # of queries times keys
+
+
+class Stack(Protocol):
+    """A whole decoder, ready to run."""
+
+    def __call__(self, tokens: Tensor, positions: Tensor, slots: Tensor, plan: Any, kv: Any) -> Tensor:
+        """Hidden states after the last norm, [T, D]. `tokens`, `positions` and `slots` are [T] int64; `plan` is from
+        `plan_attention`. Writes the pass's keys and values to `kv`."""
+
+
 class Ops(Protocol):
     """What a back end offers. Tensors are on the back end's device; `x` is in the activation type."""
 
     name: str
 
-    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> Any:
-        """Prepare a weight [out, in] once, at load. The result is opaque and only `linear` and `head` read it."""
+    keeps_blocks: bool
+    """`pack_linear` takes `Blocks` and computes with them as they are, so that nothing is dequantized at load."""
+
+    def pack_linear(self, weight: Tensor | Sequence[Blocks], bias: Tensor | None = None) -> Any:
+        """Prepare a weight [out, in] once, at load; blocks of several types stand one below the other. The result is
+        opaque and only `linear` and `head` read it."""
+
+    def pack_embedding(self, weight: Tensor | Blocks) -> Any:
+        """Prepare a table [V, D] of which rows are looked up."""
+
+    def tied_head(self, embedding: Any) -> Any:
+        """The weight for `head` that is the same as a packed embedding."""
+
+    def stack(self, spec: StackSpec) -> Stack:
+        """A decoder that runs as one."""
 
     def linear(self, x: Tensor, weight: Any) -> Tensor:
         """[T, in] → [T, out]."""
 
-    def embedding(self, ids: Tensor, weight: Tensor) -> Tensor:
-        """ids [T] int64, weight [V, D] → [T, D]."""
+    def embedding(self, ids: Tensor, weight: Any) -> Tensor:
+        """ids [T] int64, weight from `pack_embedding` → [T, D]."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Over the last axis, statistics in float32: [..., D] → [..., D]."""
@@ -74,7 +142,7 @@ class Ops(Protocol):
         """[T, 2·F] → [T, F]: gelu_tanh(first half) · second half."""
 
     def head(self, x: Tensor, weight: Any) -> Tensor:
-        """Output head on chosen rows: [R, D] → [R, V] float32."""
+        """Output head on chosen rows: [R, D] → [R, V] float32, valid until the next call."""
 
     def apply_mask(self, logits: Tensor, bits: Tensor, rows: Tensor) -> None:
         """Set logits[rows[i]] to -inf, in place, where bit v of bits[i] is 0. bits [n, ceil(V/32)] int32, bit v % 32 of

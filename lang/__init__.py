@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..types import Call, Chunk, Message
+from .acting import Acted, ActStep
 from .backend import CAPABILITIES, TOKEN_CAPABILITIES, Backend, TokenBackend
 from .defaults import set_backend, use
 from .expressions import Expression, Sampling, gen, select
@@ -16,6 +17,8 @@ from .result import Result
 from .run import Usage
 from .state import State
 from .stream import AsyncStream, Stream
+from .tool import InvalidArguments, Tool, tool
+from .tool_runs import ToolRun
 from .values import Meta
 
 if TYPE_CHECKING:
@@ -25,12 +28,15 @@ if TYPE_CHECKING:
 __all__ = [
     "CAPABILITIES",
     "TOKEN_CAPABILITIES",
+    "ActStep",
+    "Acted",
     "AsyncStream",
     "Backend",
     "BosquetServer",
     "Call",
     "Chunk",
     "Expression",
+    "InvalidArguments",
     "Message",
     "Meta",
     "OpenAICompatible",
@@ -40,11 +46,14 @@ __all__ = [
     "State",
     "Stream",
     "TokenBackend",
+    "Tool",
+    "ToolRun",
     "Usage",
     "gen",
     "program",
     "select",
     "set_backend",
+    "tool",
     "use",
 ]
 

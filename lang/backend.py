@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import AsyncGenerator, Sequence, Set
 from typing import Final, Protocol
 
-from ..types import Call, Chunk, Message, Origin, Segment
+from ..types import Call, Chunk, Message, Origin, Segment, ToolSpec
 
 CAPABILITIES: Final[dict[str, str]] = {
     "tokens": "prompts as token ids",
@@ -22,7 +22,10 @@ CAPABILITIES: Final[dict[str, str]] = {
     "json_object": "output held to a JSON object",
     "regex": "output held to a regular expression",
     "choice": "output held to a list of choices",
-    "ebnf": "output held to a grammar",
+    "ebnf": "output held to a grammar in EBNF",
+    "lark": "output held to a grammar in Lark's notation",
+    "structural_tag": "output held to a structural format",
+    "tools": "tools that the model may call",
     "logprobs": "log-probabilities of the generated tokens",
     "top_logprobs": "log-probabilities of other tokens besides the generated ones",
     "min_tokens": "a least number of tokens",
@@ -57,7 +60,9 @@ class Backend(Protocol):
 
     def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
         """The chunks of one generation; the last says `finish`. Closing the generator cancels the call and frees what
-        it held. Raises `RequestRejected`, `Overloaded`, `Unavailable`, `DeadlineExceeded`."""
+        it held. With `call.tools` (capability "tools"), the answer is held to free text and whole calls, as `choice`
+        and `parallel` say, and the arguments of each call to its tool's schema, as far as the backend can hold any
+        output; the chunks tell the calls. Raises `RequestRejected`, `Overloaded`, `Unavailable`, `DeadlineExceeded`."""
 
 
 class TokenBackend(Backend, Protocol):
@@ -73,8 +78,12 @@ class TokenBackend(Backend, Protocol):
     async def text_start(self) -> list[int]:
         """The ids that stand before a plain text (a begin-of-text token, for models that want one), or none."""
 
-    async def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> list[Segment]:
-        """The chat template's text for the messages, contents not `control`. Raises `TemplateFailed`."""
+    async def render(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool, tools: Sequence[ToolSpec] = ()
+    ) -> list[Segment]:
+        """The chat template's text for the messages, contents not `control`. With `tools`, also what the model is to
+        be told of them, in a way that goes with how calls are written by `generate`; contents of the assistant's turns
+        are then given as they were generated, calls included. Raises `TemplateFailed`."""
 
     async def score(self, ids: Sequence[int], choices: Sequence[Sequence[int]], origin: Origin) -> list[list[float]]:
         """For each choice the log-probability of each of its tokens, when the choice follows `ids` (not empty)."""

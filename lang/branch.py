@@ -12,8 +12,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import InvalidParameter, ProgramError
+from ..types import Origin
+from .acting import Act, act, require_acting
 from .arguments import half_character
-from .calls import ask, require
+from .calls import Answer, ask, require
 from .expressions import Gen, Select
 from .loop import language_loop
 from .run import Run
@@ -83,16 +85,38 @@ class Branch:
         if not self.run.carries_tokens and (self._turn_text or self.role != "assistant"):
             self.run.require("continue")
         self._calls += 1
-        step = piece.name or f"#{self._calls}"
-        promise = Promised()
-        if piece.name:
-            self.own[piece.name] = promise
-        origin = self.run.origin(self.path, step)
         self._turn_text = True
 
-        async def work(transcript: Transcript) -> Transcript:
+        async def answer(transcript: Transcript, origin: Origin) -> Answer:
             answer = await ask(self.run, transcript, piece, origin)
             self.run.usage.add(answer.meta)
+            return answer
+
+        self._promise(piece.name, answer)
+
+    def act(self, piece: Act) -> None:
+        """Start turns of the assistant's and of tools. Raises `Unsupported`; later failures as `call`."""
+        self._check_writable()
+        if self._borrowed_turn:
+            self.close()
+        if self.role is not None:
+            raise RuntimeError(f"the {self.role} turn is still open: s.act makes turns of its own")
+        if not self._chat:
+            raise RuntimeError("s.act answers a turn: write s.user(...) before it")
+        require_acting(self.run, piece)
+        self._calls += 1
+        self._promise(piece.name, lambda transcript, origin: act(self.run, transcript, piece, origin))
+
+    def _promise(self, name: str | None, ask: Callable[[Transcript, Origin], Awaitable[Answer]]) -> None:
+        """Put a step at the end of the branch whose value is the variable `name`."""
+        step = name or f"#{self._calls}"
+        promise = Promised()
+        if name:
+            self.own[name] = promise
+        origin = self.run.origin(self.path, step)
+
+        async def work(transcript: Transcript) -> Transcript:
+            answer = await ask(transcript, origin)
             if answer.wrong is None:
                 promise.keep(answer.value, answer.meta)
             else:

@@ -98,6 +98,7 @@ def gen(
     regex: str | None = None,
     choices: Sequence[str] | None = None,
     grammar: str | None = None,
+    lark: str | None = None,
     strict: bool = False,
     timeout: float | None = None,
     **sampling: Unpack[Sampling],
@@ -105,11 +106,12 @@ def gen(
     """Generate, and keep the value under `name`.
 
     The output can be held to one of: `schema` (a pydantic model or any type that pydantic knows, then the value is of
-    that type; or a JSON schema as a dict, then it is what the JSON says), `regex`, `choices`, `grammar` (EBNF). With
-    `strict`, a schema that cannot be enforced in full is refused. `timeout` is in seconds from the moment that the call
-    is sent. The rest is `Sampling`.
+    that type; or a JSON schema as a dict, then it is what the JSON says), `regex`, `choices`, `grammar` (EBNF), `lark`
+    (a grammar in Lark's notation). With `strict`, a schema that cannot be enforced in full is refused; without, what is
+    not enforced stands in the `relaxed` of the value's `Meta`. `timeout` is in seconds from the moment that the call is
+    sent. The rest is `Sampling`.
     """
-    wanted = shape(schema=schema, regex=regex, choices=choices, grammar=grammar, strict=strict)
+    wanted = shape(schema=schema, regex=regex, choices=choices, grammar=grammar, lark=lark, strict=strict)
     return Gen(
         arguments.name("gen: name", name),
         wanted,

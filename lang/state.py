@@ -5,17 +5,19 @@ Knows nothing of how calls run (`branch` does). Writing to a state returns at on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from ..types import Message
+from .acting import acting
 from .arguments import text, whole, wrong_type
 from .branch import Branch
-from .expressions import Expression, pieces_of
+from .expressions import Expression, Sampling, pieces_of
 from .loop import inside_a_loop, submit
 from .run import Usage
+from .tool import Tool
 from .transcript import Transcript
 
 
@@ -70,6 +72,29 @@ class State:
     def assistant(self, *content: str | Expression) -> AbstractContextManager[State]:
         """A turn of the assistant's, where `gen` and `select` usually stand."""
         return self.turn("assistant", *content)
+
+    def act(
+        self,
+        tools: Sequence[Tool[..., Any] | Callable[..., Any]],
+        *,
+        name: str = "act",
+        max_steps: int = 8,
+        tool_choice: str = "auto",
+        parallel: bool = True,
+        timeout: float | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> None:
+        """Let the model answer with the help of tools, in turns of its own, and keep an `Acted` under `name`.
+
+        A step is one answer of the model and the calls that it makes; after `max_steps` of them, or once an answer
+        calls nothing, it is over. Returns at once. The calls of a step run side by side, async tools on the program's
+        event loop (that of the language in a sync program, which they must not block), sync ones in threads; the
+        results are added in the order of the calls. What a tool raises, and arguments that do not fit, is told to the
+        model and kept in the `Acted`. `tool_choice` is "auto", "required" or the name of a tool and holds for the first
+        step. Without `parallel` the model makes one call at a time. `timeout` is in seconds, for each answer of the
+        model. The rest is `Sampling`, for each answer too.
+        """
+        self._branch.act(acting(tools, name, max_steps, tool_choice, parallel, timeout, sampling))
 
     # -- forks --------------------------------------------------------------------------------------------------------
 

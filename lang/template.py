@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from ..errors import TemplateFailed
-from ..types import Message, Segment
+from ..types import Message, Segment, ToolSpec
 from .backend import TokenBackend
-from .transcript import Gap
+from .transcript import Gap, Head
 
 _MARKER = re.compile(r"@@bosquet-content-(\d+)@@")
 _FRESH_S = 600.0  # a template may print the date, so what it said is not kept for ever
@@ -26,31 +26,43 @@ class Layout:
 
     def __init__(self, backend: TokenBackend) -> None:
         self._backend = backend
-        self._known: dict[tuple[tuple[str, ...], bool], list[Gap]] = {}
+        self._known: dict[tuple[tuple[Head, ...], tuple[ToolSpec, ...], bool], list[Gap]] = {}
         self.born = time.monotonic()
 
-    async def gaps(self, roles: tuple[str, ...], is_open: bool) -> tuple[tuple[Gap, ...], Gap]:
-        """For turns with these roles, the text before each content, and the text after the last (empty if its turn is
-        still open).
+    async def gaps(
+        self, heads: tuple[Head, ...], is_open: bool, tools: tuple[ToolSpec, ...] = ()
+    ) -> tuple[tuple[Gap, ...], Gap]:
+        """For turns with these heads, told of these tools: the text before each content, and the text after the last
+        (empty if its turn is still open).
 
         An assistant turn that is last begins as the template's generation prompt does, also when it is closed: it may
         have been generated, and some templates show a finished last turn otherwise.
         Raises `TemplateFailed` when the template refuses the roles, or does not show a turn.
         """
-        if roles[-1] == "assistant":
-            before = tuple(await self._render(roles[:-1], True))
-            return before, () if is_open else (await self._render(roles, False))[-1]
-        *before_each, after = await self._render(roles, False)
+        if heads[-1].role == "assistant":
+            before = tuple(await self._render(heads[:-1], tools, True))
+            return before, () if is_open else (await self._render(heads, tools, False))[-1]
+        *before_each, after = await self._render(heads, tools, False)
         return tuple(before_each), () if is_open else after
 
-    async def _render(self, roles: tuple[str, ...], prompt: bool) -> list[Gap]:
-        """The len(roles) + 1 pieces of the rendering."""
-        known = self._known.get((roles, prompt))
+    async def _render(self, heads: tuple[Head, ...], tools: tuple[ToolSpec, ...], prompt: bool) -> list[Gap]:
+        """The len(heads) + 1 pieces of the rendering."""
+        known = self._known.get((heads, tools, prompt))
         if known is None:
-            messages = [Message(role=role, content=f"@@bosquet-content-{i}@@") for i, role in enumerate(roles)]
-            segments = await self._backend.render(messages, add_generation_prompt=prompt)
-            known = self._known[roles, prompt] = _split(segments, roles)
+            messages = [_marked(head, i) for i, head in enumerate(heads)]
+            more = {"tools": tools} if tools else {}  # a backend that cannot do tools need not know of them
+            segments = await self._backend.render(messages, add_generation_prompt=prompt, **more)
+            known = self._known[heads, tools, prompt] = _split(segments, [head.role for head in heads])
         return known
+
+
+def _marked(head: Head, turn: int) -> Message:
+    message = Message(role=head.role, content=f"@@bosquet-content-{turn}@@")
+    if head.role == "tool":
+        message["tool_call_id"] = "call"  # the protocol wants one; which it is, the place of the turn says
+    if head.name:
+        message["name"] = head.name
+    return message
 
 
 def _split(segments: Sequence[Segment], roles: Sequence[str]) -> list[Gap]:

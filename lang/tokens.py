@@ -21,7 +21,7 @@ async def encode(transcript: Transcript, backend: TokenBackend, layout: Layout) 
         return transcript
     if not transcript.turns:
         return await _encode_plain(transcript, backend)
-    gaps, tail = await layout.gaps(transcript.roles, transcript.open)
+    gaps, tail = await layout.gaps(transcript.heads, transcript.open, transcript.tools)
     segments = merge(_pending_segments(transcript, gaps, tail))
     ids = await backend.encode(segments) if segments else []
     return transcript.encoded(ids, "".join(segment.text for segment in segments), gaps, tail)

@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..types import Message, Segment
+from ..types import Message, Segment, ToolCall, ToolSpec
 
 Gap = tuple[Segment, ...]
 """Template text between two turns' contents."""
 
 
 class Open(NamedTuple):
-    """A turn begins."""
+    """A turn begins. `answers` is the id of the call that a tool's turn answers, `name` the tool's."""
 
     role: str
+    answers: str = ""
+    name: str = ""
 
 
 class Write(NamedTuple):
@@ -35,9 +37,43 @@ class Close(NamedTuple):
 Op = Open | Write | Close
 
 
+class Head(NamedTuple):
+    """What a template is told of a turn, besides its content. `name` is that of a tool."""
+
+    role: str
+    name: str = ""
+
+
 class Turn(NamedTuple):
+    """`text` is what the model sees between the template's own text, calls included; `content`, where it differs, is
+    the text without the calls."""
+
     role: str
     text: str
+    answers: str = ""
+    name: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    content: str | None = None
+
+    @property
+    def message(self) -> Message:
+        message = Message(role=self.role, content=self.text if self.content is None else self.content)
+        if self.calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in self.calls
+            ]
+        if self.answers:
+            message["tool_call_id"] = self.answers
+        return message
+
+    @property
+    def shown(self) -> str:
+        """As a reader sees it who knows no template."""
+        unseen = self.calls if self.content is None else ()  # where the text has no calls in it
+        return "\n".join(
+            [f"{self.role}: {self.text}", *(f"{self.role} calls {call.name}({call.arguments})" for call in unseen)]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +81,8 @@ class Transcript:
     """Either plain text or turns.
 
     `pending` has been written but not encoded. `gaps[k]` is the template text that was encoded before turn k's content,
-    `tail` what was encoded after the content of the last of these turns (empty while it is open).
+    `tail` what was encoded after the content of the last of these turns (empty while it is open). `tools` are those
+    that the template is told of.
     """
 
     turns: tuple[Turn, ...] = ()
@@ -56,18 +93,19 @@ class Transcript:
     gaps: tuple[Gap, ...] = ()
     tail: Gap = ()
     pending: tuple[Op, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
 
     def write(self, ops: Sequence[Op]) -> Transcript:
         """With more text and turns, not encoded."""
         turns, is_open, plain = list(self.turns), self.open, self.plain
         for op in ops:
             if isinstance(op, Open):
-                turns.append(Turn(op.role, ""))
+                turns.append(Turn(op.role, "", op.answers, op.name))
                 is_open = True
             elif isinstance(op, Close):
                 is_open = False
             elif is_open:
-                turns[-1] = Turn(turns[-1].role, turns[-1].text + op.text)
+                turns[-1] = turns[-1]._replace(text=turns[-1].text + op.text)
             else:
                 plain += op.text
         return replace(self, turns=tuple(turns), open=is_open, plain=plain, pending=(*self.pending, *ops))
@@ -76,27 +114,42 @@ class Transcript:
         """With everything pending now encoded as `ids`, which stand for `text`."""
         return replace(self, ids=(*self.ids, *ids), rendered=self.rendered + text, gaps=gaps, tail=tail, pending=())
 
-    def generated(self, text: str, ids: Sequence[int] = ()) -> Transcript:
-        """With a model's answer at the end. Nothing may be pending."""
+    def with_tools(self, tools: tuple[ToolSpec, ...]) -> Transcript:
+        """The same turns, for a template that is told of these tools. Templates say so at the beginning, so unless the
+        tools are the same, everything is encoded anew."""
+        if tools == self.tools:
+            return self
+        ops: list[Op] = []
+        for turn in self.turns:
+            ops += [Open(turn.role, turn.answers, turn.name), *([Write(turn.text)] if turn.text else []), Close()]
+        if self.open:
+            ops.pop()
+        return Transcript(turns=self.turns, open=self.open, plain=self.plain, pending=tuple(ops), tools=tools)
+
+    def generated(
+        self, text: str, ids: Sequence[int] = (), content: str | None = None, calls: tuple[ToolCall, ...] = ()
+    ) -> Transcript:
+        """With a model's answer at the end, and the calls that it makes. Nothing may be pending."""
         turns, plain = self.turns, self.plain
         if self.open:
-            turns = (*turns[:-1], Turn(turns[-1].role, turns[-1].text + text))
+            last = turns[-1]
+            turns = (*turns[:-1], last._replace(text=last.text + text, content=content, calls=calls))
         else:
             plain += text
         return replace(self, turns=turns, plain=plain, ids=(*self.ids, *ids), rendered=self.rendered + text)
 
     @property
-    def roles(self) -> tuple[str, ...]:
-        return tuple(turn.role for turn in self.turns)
+    def heads(self) -> tuple[Head, ...]:
+        return tuple(Head(turn.role, turn.name) for turn in self.turns)
 
     @property
     def messages(self) -> list[Message]:
-        return [Message(role=turn.role, content=turn.text) for turn in self.turns]
+        return [turn.message for turn in self.turns]
 
     @property
     def text(self) -> str:
         """As the model sees it, control text of the template included; the last turn's closing may still be missing.
         A transcript that no template has touched shows its turns as `role: text`."""
         if self.turns and not self.gaps:
-            return "\n".join(f"{turn.role}: {turn.text}" for turn in self.turns)
+            return "\n".join(turn.shown for turn in self.turns)
         return self.rendered + "".join(op.text for op in self.pending if isinstance(op, Write))

@@ -71,18 +71,22 @@ def shape(
     regex: str | None,
     choices: Sequence[str] | None,
     grammar: str | None,
+    lark: str | None,
     strict: bool,
 ) -> Shape:
-    """At most one of the four may be given, by `gen`. `schema` is a type or a JSON schema; the type `dict` is any JSON
+    """At most one of the five may be given, by `gen`. `schema` is a type or a JSON schema; the type `dict` is any JSON
     object."""
     given = [
         name
-        for name, value in (("schema", schema), ("regex", regex), ("choices", choices), ("grammar", grammar))
+        for name, value in (
+            ("schema", schema), ("regex", regex), ("choices", choices), ("grammar", grammar), ("lark", lark),
+        )
         if value is not None
-    ]
+    ]  # fmt: skip
     if len(given) > 1:
         raise ValueError(f"gen: an output can be held to one thing, not to {' and '.join(given)}")
-    flag("gen: strict", strict)
+    if flag("gen: strict", strict) and not given:
+        raise ValueError("gen: strict says how closely the output is held to a schema, and none is given")
     if schema is dict:
         return Shape(GrammarSpec("json_object", "", strict), json.loads)
     if isinstance(schema, Mapping):
@@ -95,6 +99,8 @@ def shape(
         return Shape(GrammarSpec("choice", json.dumps(checked_choices("gen: choices", choices)), strict))
     if grammar is not None:
         return Shape(GrammarSpec("ebnf", text("gen: grammar", grammar), strict))
+    if lark is not None:
+        return Shape(GrammarSpec("lark", text("gen: lark", lark), strict))
     return FREE
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import ProgramError
-from ..types import FinishReason, TokenLogprob
+from ..types import FinishReason, Relaxed, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,8 @@ class Meta:
     """What is known of one call.
 
     `ids` are empty on a message backend, `scores` (one a choice, higher is better) are there after `select` only, and
-    counts that the backend does not tell are 0. `seconds` is from sending the call to its last token.
+    counts that the backend does not tell are 0. `relaxed` are the keywords of the schema that the output was not held
+    to, and why, as far as the backend tells. `seconds` is from sending the call to its last token.
     """
 
     text: str
@@ -32,6 +33,7 @@ class Meta:
     completion_tokens: int = 0
     logprobs: tuple[TokenLogprob, ...] | None = None
     scores: dict[str, float] | None = None
+    relaxed: tuple[Relaxed, ...] = ()
     seconds: float = 0.0
 
 

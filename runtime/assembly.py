@@ -6,6 +6,8 @@ The only module that knows all the parts; everything else gets them passed in.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,9 +20,9 @@ from ..radix_cache.tree import RadixCache
 from ..types import PAGE, ModelInfo
 from .engine import Bounds, Engine
 from .models.base import ModelShape
-from .models.dtype import resolve_dtype
 from .models.registry import load_model
 from .models.source import resolve as resolve_model
+from .precision import resolve_precision
 from .progress import loading_bar
 from .runner import TorchRunner
 from .scheduler import Limits, Vocabulary
@@ -31,25 +33,32 @@ if TYPE_CHECKING:
     from ..grammar.compiler import GrammarCompiler
 
 
-def assemble(config: EngineConfig) -> tuple[Engine, ModelInfo, EngineConfig, Callable[[], GrammarCompiler]]:
-    """Load the model and build its engine. Returns the engine, what there is to say of it, the configuration with every
-    "auto" resolved, and a function that builds the grammar compiler (a second with its imports: for another thread).
+def assemble(
+    config: EngineConfig, found: Callable[[Path], None]
+) -> tuple[Engine, ModelInfo, EngineConfig, Callable[[], GrammarCompiler]]:
+    """Load the model and build its engine; `found` is told the model's folder first. Returns the engine, what there is
+    to say of it, the configuration with every "auto" resolved, and a function that builds the grammar compiler (a
+    second with its imports: for another thread).
 
     Raises `ModelLoadError` and `ConfigError`.
     """
-    dtype = resolve_dtype(config.dtype)
-    kernels = "reference" if config.kernels == "auto" else config.kernels
+    precision = resolve_precision(config)
+    native, stored = precision.kernels == "native", precision.weights == "stored"
+    ops = load_ops(precision.kernels, threads=config.threads, storage=precision.weights)
     with loading_bar() as progress:
-        folder = resolve_model(config.model, dtype=str(dtype).removeprefix("torch."), progress=progress)
-        model = load_model(folder, dtype, load_ops(kernels), progress)
-    tokenizer = Tokenizer.from_folder(folder.path)
+        folder = resolve_model(config.model, dtype="stored" if native else precision.weights, progress=progress)
+        found(folder.path)
+        with ThreadPoolExecutor(1) as beside:  # torch lets other threads run while it copies
+            reading = beside.submit(Tokenizer.from_folder, folder.path)
+            model = load_model(folder, precision.compute, ops, progress, stored)
+            tokenizer = reading.result()
     shape = model.shape
-    config = resolve(config, model_context=shape.context_length, kv_bytes_per_token=_kv_bytes(shape, dtype))
-    torch.set_num_threads(config.threads)
+    config = resolve(config, model_context=shape.context_length, kv_bytes_per_token=_kv_bytes(shape, precision.kv))
+    torch.set_num_threads(1 if native else config.threads)  # native kernels have threads of their own
     pages = config.cache_tokens // PAGE
     policy: EvictionPolicy = Lru() if config.eviction == "lru" else Lfu()
     engine = Engine(
-        TorchRunner(model, pages),
+        TorchRunner(model, pages, precision.kv),
         RadixCache(PagePool(pages), policy),
         Limits(config.step_tokens, config.max_running, config.ageing_s),
         Bounds(shape.vocab_size, config.context_length, config.max_waiting),
@@ -61,9 +70,9 @@ def assemble(config: EngineConfig) -> tuple[Engine, ModelInfo, EngineConfig, Cal
         folder=str(folder.path),
         vocab_size=shape.vocab_size,
         context_length=config.context_length,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype="as stored" if stored else precision.weights,
         device="cpu",
-        kernels=kernels,
+        kernels=precision.kernels,
         pages=pages,
         max_waiting=config.max_waiting,
         end_ids=shape.end_ids,

@@ -19,7 +19,7 @@ import zmq
 import zmq.asyncio
 
 from ..errors import BosquetError, EngineDied, ModelLoadError, Unavailable, rejection
-from ..types import EngineState, ModelInfo, Output, Request, Stats
+from ..types import EngineState, ModelInfo, Output, Relaxed, Request, Stats
 from . import wire
 from .engine_spawn import EngineProcess
 from .settings import EngineConfig
@@ -42,6 +42,7 @@ class OutputStream:
         self._ready: deque[list[Output]] = deque()
         self._news = asyncio.Event()
         self._error: BosquetError | None = None
+        self.relaxed: tuple[Relaxed, ...] = ()
 
     def feed(self, outputs: list[Output]) -> bool:
         """Take in outputs; True once every choice has finished."""
@@ -81,6 +82,8 @@ class EngineClient:
         self._socket: zmq.asyncio.Socket | None = None
         self._state: EngineState = "starting"
         self._info: ModelInfo | None = None
+        self._found = asyncio.Event()  # its folder is known, or it has failed
+        self._model_folder: str | None = None
         self._ready = asyncio.Event()  # ready or failed
         self._failure: str | None = None
         self._incarnation = 0
@@ -89,11 +92,31 @@ class EngineClient:
         self._stats: dict[int, asyncio.Future[Stats]] = {}
         self._asked = 0
         self._keeper: asyncio.Task[None] | None = None
+        self._first: EngineProcess | None = None
         self.pid: int | None = None
+
+    def launch(self) -> None:
+        """Start the first engine's process now, without a loop and before `start`, to gain time."""
+        self._first = EngineProcess(self._config, self._folder, self._incarnation + 1)
+
+    def abandon(self) -> None:
+        """End what `launch` began, in case that `start` and `close` were not reached; else nothing happens."""
+        if self._first is not None:
+            self._first.kill()
+            self._first = None
+        self._discard()
 
     def start(self) -> None:
         """Start the engine in the background; returns at once."""
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    async def folder(self) -> Path:
+        """Wait until the engine has found its model, before it loads it. Raises `ModelLoadError` if it never will."""
+        await self._found.wait()
+        if self._model_folder is None:
+            await self.ready()
+        assert self._model_folder is not None
+        return Path(self._model_folder)
 
     async def ready(self) -> ModelInfo:
         """Wait until the engine is ready. Raises `ModelLoadError` if it never will be."""
@@ -162,6 +185,9 @@ class EngineClient:
                 await self._keeper
         self._lose(EngineDied("the engine was closed"))
         self._state = "failed"
+        self._discard()
+
+    def _discard(self) -> None:
         self._context.destroy(linger=0)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -176,6 +202,7 @@ class EngineClient:
             if self._info is None:  # what fails at the first start fails again
                 self._failure = self._failure or f"the engine ended with code {code} before it was ready"
                 self._state = "failed"
+                self._found.set()
                 self._ready.set()
                 return
             self._state = "restarting"
@@ -186,7 +213,9 @@ class EngineClient:
 
     async def _run_engine(self) -> tuple[int, bool]:
         """One engine from start to end; returns its exit code and whether it ever got ready."""
-        process = await EngineProcess.start(self._config, self._folder, self._incarnation)
+        process, self._first = self._first, None
+        if process is None:
+            process = EngineProcess(self._config, self._folder, self._incarnation)
         self.pid = process.pid
         socket = self._context.socket(zmq.DEALER)
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
@@ -216,16 +245,23 @@ class EngineClient:
             case wire.Outputs(incarnation, outputs):
                 if incarnation == self._incarnation:
                     self._dispatch(outputs)
-            case wire.Accepted(request_id):
+            case wire.Accepted(request_id, relaxed):
+                if request_id in self._streams:
+                    self._streams[request_id].relaxed = relaxed
                 _settle(self._accepting.get(request_id), None)
             case wire.Rejected(request_id, code, text, field):
                 _fail(self._accepting.get(request_id), rejection(code, text, field))
             case wire.StatsReply(token, stats):
                 _settle(self._stats.get(token), stats)
+            case wire.Found(folder):
+                self._model_folder = folder
+                self._found.set()
             case wire.Hello(incarnation, info):
                 if incarnation == self._incarnation:
                     self._info = info
                     self._state = "ready"
+                    self._model_folder = info.folder
+                    self._found.set()
                     self._ready.set()
             case wire.Failed(text):
                 self._failure = text

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ..types import EngineState, ModelInfo, Output, Request, Stats
+from ..types import EngineState, ModelInfo, Output, Relaxed, Request, Stats
 
 
 class Stream(Protocol):
@@ -17,6 +17,10 @@ class Stream(Protocol):
 
     Iteration ends after every choice has finished; it raises `EngineDied` if the engine goes away first.
     """
+
+    @property
+    def relaxed(self) -> tuple[Relaxed, ...]:
+        """What of the request's schema the output is not held to."""
 
     def __aiter__(self) -> AsyncIterator[list[Output]]:
         """Yields the outputs of one step for this request (at least one, at most one a choice)."""

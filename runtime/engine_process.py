@@ -6,12 +6,15 @@ and client. Sleeps when there is nothing to do. Ends when its parent closes the 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,12 +24,12 @@ from ..errors import BosquetError, ConfigError, GrammarInvalid, ModelLoadError, 
 from ..grammar.base import Compiled
 from ..types import ModelInfo, Request
 from . import wire
-from .assembly import assemble
-from .engine import Engine
+from .compile_threads import CompileThreads, Job
 from .settings import EngineConfig
 
 if TYPE_CHECKING:
     from ..grammar.compiler import GrammarCompiler
+    from .engine import Engine
 
 
 class Launch(msgspec.Struct):
@@ -44,7 +47,7 @@ class Compiling:
 
     client: bytes
     request: Request
-    grammar: Future[Compiled]
+    job: Job[Any]
     deadline: float
 
 
@@ -59,16 +62,19 @@ class Service:
         self._poller = zmq.Poller()
         for source in (socket, lifeline, self._wakeup):
             self._poller.register(source, zmq.POLLIN)
+        self._joined: list[bytes] = []
         self._clients: dict[str, bytes] = {}  # request → who asked
         self._compiling: dict[str, Compiling] = {}
-        self._threads = ThreadPoolExecutor(2, "grammar")
+        self._threads: CompileThreads[Any] = CompileThreads(lambda: os.eventfd_write(self._wakeup, 1))
 
     def serve(self, engine: Engine, info: ModelInfo, config: EngineConfig, compiler: Future[GrammarCompiler]) -> None:
-        """Run until the parent is gone."""
+        """Answer those who have joined; run until the parent is gone."""
         self._engine = engine
         self._info = info
         self._grammar_timeout = config.grammar_timeout_s
         self._compiler = compiler
+        for client in self._joined:
+            self._send(client, wire.Hello(self._incarnation, info))
         checked = True
         while self._receive(0 if not engine.idle else self._sleep_ms()):
             self._settle_grammars()
@@ -82,10 +88,8 @@ class Service:
             if outputs:
                 self._send_outputs(outputs)
 
-    def in_thread(self, make: Any) -> Future[Any]:
-        future = self._threads.submit(make)
-        future.add_done_callback(lambda _: os.eventfd_write(self._wakeup, 1))
-        return future
+    def in_thread(self, make: Callable[[], Any]) -> Future[Any]:
+        return self._threads.submit(make, make).future
 
     def _sleep_ms(self) -> int | None:
         """How long an idle engine may sleep: for ever, or until a compile runs out of time."""
@@ -128,42 +132,59 @@ class Service:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def _take(self, client: bytes, request: Request) -> None:
+        spec = request.grammar
         try:
             self._engine.check(request)
             if request.id in self._compiling:
                 raise RequestRejected("a request with this id is waiting", "id")
+            found = self._compiler.result().find(spec) if spec is not None and self._compiler.done() else None
         except (RequestRejected, Overloaded) as error:
             self._reject(client, request.id, error)
             return
-        spec = request.grammar
-        if spec is None:
-            self._accept(client, request, None)
+        if spec is None or found is not None:
+            self._accept(client, request, found)
             return
-        future = self.in_thread(lambda: self._compiler.result().compile(spec))
-        self._compiling[request.id] = Compiling(client, request, future, time.monotonic() + self._grammar_timeout)
+        job = self._threads.submit(spec, lambda: self._compiler.result().compile(spec))
+        if job.abandoned:
+            self._reject(client, request.id, self._too_slow())
+            return
+        self._compiling[request.id] = Compiling(client, request, job, time.monotonic() + self._grammar_timeout)
 
     def _settle_grammars(self) -> None:
         if not self._compiling:
             return
         now = time.monotonic()
         for waiting in list(self._compiling.values()):
-            if waiting.grammar.done():
+            if waiting.job.future.done():
                 del self._compiling[waiting.request.id]
                 try:
                     self._engine.check(waiting.request)
-                    self._accept(waiting.client, waiting.request, waiting.grammar.result())
+                    self._accept(waiting.client, waiting.request, waiting.job.future.result())
                 except (RequestRejected, Overloaded) as error:
                     self._reject(waiting.client, waiting.request.id, error)
+                except Exception as error:  # a fault of a grammar engine is this request's, not that of all others
+                    print(f"bosquet: compiling a grammar failed: {error!r}", file=sys.stderr)
+                    self._reject(waiting.client, waiting.request.id, BosquetError("the grammar could not be compiled"))
             elif now > waiting.deadline:
                 del self._compiling[waiting.request.id]
-                waiting.grammar.cancel()
-                late = GrammarInvalid(f"compiling took more than {self._grammar_timeout:g} s")
-                self._reject(waiting.client, waiting.request.id, late)
+                self._reject(waiting.client, waiting.request.id, self._late(waiting.job, now))
+
+    def _late(self, job: Job[Any], now: float) -> BosquetError:
+        """Why a request has waited in vain: its grammar took too long, or those before it did."""
+        if job.began is None or now - job.began < self._grammar_timeout / 2:
+            if not any(waiting.job is job for waiting in self._compiling.values()):
+                self._threads.abandon(job)
+            return Overloaded("other grammars are being compiled", retry_after=1.0)
+        self._threads.abandon(job)
+        return self._too_slow()
+
+    def _too_slow(self) -> GrammarInvalid:
+        return GrammarInvalid(f"compiling took more than {self._grammar_timeout:g} s")
 
     def _accept(self, client: bytes, request: Request, grammar: Compiled | None) -> None:
         self._engine.add(request, grammar)
         self._clients[request.id] = client
-        self._send(client, wire.Accepted(request.id))
+        self._send(client, wire.Accepted(request.id, () if grammar is None else grammar.relaxed))
 
     def _reject(self, client: bytes, request_id: str, error: BosquetError) -> None:
         field = error.field if isinstance(error, RequestRejected) else None
@@ -186,20 +207,35 @@ class Service:
     def _send(self, client: bytes, message: wire.FromEngine) -> None:
         self._socket.send_multipart((client, wire.encode(message)))
 
+    # ---- before there is an engine ---------------------------------------------------------------------------------
+
+    def found(self, folder: Path) -> None:
+        """Tell those who have joined by now where the model lies."""
+        self._await_joins(0)
+        for client in self._joined:
+            self._send(client, wire.Found(str(folder)))
+
     def fail(self, message: str) -> bool:
-        """Tell those who join within two seconds that there will be no engine; False if nobody does."""
-        told = False
+        """Tell those who have joined, or do so within two seconds, that there will be no engine; False: nobody has."""
         deadline = time.monotonic() + 2.0
-        while time.monotonic() < deadline and not (told and not self._socket.poll(0)):
-            if self._socket.poll(100):
-                client, _ = self._socket.recv_multipart()
-                self._send(client, wire.Failed(message))
-                told = True
-        return told
+        self._await_joins(0)
+        while not self._joined and time.monotonic() < deadline:
+            self._await_joins(100)
+        for client in self._joined:
+            self._send(client, wire.Failed(message))
+        return bool(self._joined)
+
+    def _await_joins(self, timeout_ms: int) -> None:
+        """Clients send nothing else before they have had `Hello`."""
+        while self._socket.poll(timeout_ms):
+            client, _ = self._socket.recv_multipart()
+            self._joined.append(client)
+            timeout_ms = 0
 
 
 def main() -> None:
     """Entry of the process; the only argument is a `Launch` in JSON."""
+    gc.disable()  # of all that is made while loading nearly nothing is garbage, and looking for it takes an eighth
     launch = msgspec.json.decode(sys.argv[1], type=Launch)
     for number in (signal.SIGINT, signal.SIGTERM):  # they may be sent to the whole group; the parent lets us end
         signal.signal(number, signal.SIG_IGN)
@@ -209,12 +245,16 @@ def main() -> None:
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.bind(launch.address)
     service = Service(socket, launch.lifeline, launch.incarnation)
+    from .assembly import assemble  # brings torch, whose import takes longest: now clients can join
+
     try:
-        engine, info, config, make_compiler = assemble(EngineConfig(**launch.config))
+        engine, info, config, make_compiler = assemble(EngineConfig(**launch.config), service.found)
     except (ModelLoadError, ConfigError) as error:
         if not service.fail(str(error)):
             print(f"bosquet: {error}", file=sys.stderr)
         sys.exit(2)
+    gc.freeze()  # what is loaded stays: later collections need not look at it
+    gc.enable()
     service.serve(engine, info, config, service.in_thread(make_compiler))
     os._exit(0)  # without waiting for a compile that may still run in a thread
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -15,32 +15,31 @@ from .settings import EngineConfig
 
 
 class EngineProcess:
-    """One engine process. It ends when `close` is called or this process dies: it watches a pipe that we hold open."""
+    """One engine process. It ends when `close` is called or this process dies: it watches a pipe that we hold open.
 
-    def __init__(self, process: asyncio.subprocess.Process, lifeline: int, address: str) -> None:
-        self._process = process
-        self._lifeline: int | None = lifeline
-        self.address = address
+    It is started at once, with no event loop, so that it may load while its parent still imports.
+    `folder` is private to this user (0700); the socket lives there.
+    """
 
-    @classmethod
-    async def start(cls, config: EngineConfig, folder: Path, incarnation: int) -> EngineProcess:
-        """`folder` is private to this user (0700); the socket lives there."""
-        address = f"ipc://{folder}/engine-{incarnation}"
+    def __init__(self, config: EngineConfig, folder: Path, incarnation: int) -> None:
+        self.address = f"ipc://{folder}/engine-{incarnation}"
         read_end, write_end = os.pipe()
         launch = {
-            "address": address,
+            "address": self.address,
             "incarnation": incarnation,
             "lifeline": read_end,
             "config": msgspec.to_builtins(config),
         }
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # the folder that we were started in must not be on the path: see docs/decisions
-                "-m",
-                f"{__package__}.engine_process",
-                msgspec.json.encode(launch).decode(),
-                stdin=asyncio.subprocess.DEVNULL,
+            self._process = subprocess.Popen(
+                (
+                    sys.executable,
+                    "-P",  # the folder that we were started in must not be on the path: see docs/decisions
+                    "-m",
+                    f"{__package__}.engine_process",
+                    msgspec.json.encode(launch).decode(),
+                ),
+                stdin=subprocess.DEVNULL,
                 pass_fds=(read_end,),
                 env=env.for_compute(),
             )
@@ -49,7 +48,7 @@ class EngineProcess:
             raise
         finally:
             os.close(read_end)
-        return cls(process, write_end, address)
+        self._lifeline: int | None = write_end
 
     @property
     def pid(self) -> int:
@@ -57,23 +56,35 @@ class EngineProcess:
 
     async def ended(self) -> int:
         """Wait for its end; returns the exit code, negative for a signal."""
-        return await self._process.wait()
+        code = self._process.poll()
+        if code is not None:
+            return code
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+        pidfd = os.pidfd_open(self._process.pid)  # readable once the process has ended
+        try:
+            loop.add_reader(pidfd, over.set)
+            await over.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+        return self._process.wait()
 
     async def close(self, patience_s: float = 5.0) -> None:
         """Ask it to end, and insist after `patience_s`."""
+        self._let_go()
+        try:
+            await asyncio.wait_for(self.ended(), patience_s)
+        except TimeoutError:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it without asking."""
+        self._let_go()
+        self._process.kill()
+        self._process.wait()
+
+    def _let_go(self) -> None:
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
-        try:
-            await asyncio.wait_for(self._process.wait(), patience_s)
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
-
-    async def __aenter__(self) -> EngineProcess:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -10,22 +10,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ..errors import BosquetError, EngineDied, rejection
-from ..types import Call, Chunk, Message, ModelInfo, Origin, Output, Request, SamplingParams, Segment
+from ..types import Call, Chunk, Message, ModelInfo, Origin, Output, Request, SamplingParams, Segment, ToolSpec
 from .client import EngineClient
 from .settings import EngineConfig
 from .templates import ChatTemplate
 from .text_stream import TextStream
 from .tokenizer import Tokenizer
+from .tool_calls import CallReader, ToolManner, with_stops
 
 CAPABILITIES = frozenset(
     (
         *("tokens", "text", "continue", "select", "logprobs", "top_logprobs"),
-        *("json_schema", "json_object", "regex", "choice", "ebnf"),
+        *("json_schema", "json_object", "regex", "choice", "ebnf", "lark", "structural_tag", "tools"),
         *("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "seed"),
         *("min_tokens", "stop_token_ids", "ignore_eos"),
     )
@@ -47,6 +47,7 @@ class LocalEngine:
         self._client: EngineClient | None = None
         self._tokenizer: Tokenizer | None = None
         self._template: ChatTemplate | None = None
+        self._tools: ToolManner | None = None
 
     async def _started(self) -> EngineClient:
         """The client, once the engine is ready. Raises `ModelLoadError`."""
@@ -60,15 +61,22 @@ class LocalEngine:
     async def _start(self) -> None:
         self._client = EngineClient(self._config)
         self._client.start()
-        folder = Path((await self._client.ready()).folder)
+        folder = await self._client.folder()
         self._tokenizer = Tokenizer.from_folder(folder)
         self._template = ChatTemplate.from_folder(folder)
+        self._tools = ToolManner(self._template, self._tokenizer)
+        await self._client.ready()
 
     async def _text(self) -> tuple[Tokenizer, ChatTemplate]:
         await self._started()
         assert self._tokenizer is not None
         assert self._template is not None
         return self._tokenizer, self._template
+
+    async def _manner(self) -> ToolManner:
+        await self._started()
+        assert self._tools is not None
+        return self._tools
 
     async def info(self) -> ModelInfo:
         return (await self._started()).info
@@ -85,7 +93,11 @@ class LocalEngine:
         tokenizer, _ = await self._text()
         return [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
 
-    async def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> list[Segment]:
+    async def render(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool, tools: Sequence[ToolSpec] = ()
+    ) -> list[Segment]:
+        if tools:
+            return (await self._manner()).render(messages, tools, add_generation_prompt)
         _, template = await self._text()
         return template.render(messages, add_generation_prompt=add_generation_prompt)
 
@@ -100,14 +112,20 @@ class LocalEngine:
             origin=call.origin,
         )
         text = TextStream(tokenizer, call.sampling.stop)
+        calls: CallReader | None = None
+        if call.tools is not None:
+            manner = await self._manner()
+            request.grammar, calls = manner.grammar(call.tools, call.ids), manner.reader(call.tools, call.ids)
+            request.sampling = with_stops(call.sampling, manner.stop_ids)
+            text = TextStream(tokenizer, call.sampling.stop, shown=manner.shown)
         stream = await client.submit(request)
-        completion = 0
+        relaxed, completion = stream.relaxed, 0
         try:
             async for outputs in stream:
                 for output in outputs:
                     _raise_error(output)
                     completion += len(output.tokens)
-                    yield Chunk(
+                    chunk = Chunk(
                         text.push(output.tokens, output.finish, output.stop),
                         output.tokens,
                         output.finish,
@@ -116,7 +134,13 @@ class LocalEngine:
                         completion,
                         output.cached_tokens,
                         output.logprobs,
+                        relaxed,
                     )
+                    relaxed = ()
+                    if calls is not None:
+                        said = calls.push(chunk.text, output.finish is not None)
+                        chunk = chunk._replace(content=said.content, calls=said.calls)
+                    yield chunk
         finally:
             await stream.cancel()
 

@@ -45,15 +45,16 @@ class TorchHandle:
 
 
 class TorchRunner:
-    """Owns the model and the key-value storage of `pages` pages."""
+    """Owns the model and the key-value storage of `pages` pages, in `kv_dtype` or else the model's type."""
 
-    def __init__(self, model: Model, pages: int) -> None:
+    def __init__(self, model: Model, pages: int, kv_dtype: torch.dtype | None = None) -> None:
         shape = model.shape
         self.model = model
         self.sampler = Sampler(shape.vocab_size)
         self.last_tokens: list[int] = []
         self.device = torch.device("cpu")
-        self._kv: Any = model.ops.make_kv(shape.layers, shape.kv_heads, pages, shape.head_dim, model.dtype)
+        kv_dtype = kv_dtype or model.dtype
+        self._kv: Any = model.ops.make_kv(shape.layers, shape.kv_heads, pages, shape.head_dim, kv_dtype)
 
     def submit(self, plan: Plan) -> TorchHandle:
         """Compute one pass. Page copies come first."""

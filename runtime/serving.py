@@ -8,40 +8,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from pathlib import Path
 
 from fastapi import FastAPI
 
 from ..errors import ConfigError, ModelLoadError
+from ..grammar import reasoning, tools
 from ..types import ModelInfo
 from .client import EngineClient
 from .server.app import create_app
 from .server.config import ServerConfig
 from .server.serve import run_server
 from .server.services import Text, TextServices
-from .settings import EngineConfig
 from .templates import ChatTemplate
 from .text_stream import TextStream
 from .tokenizer import Tokenizer
 
 
 def serve(
-    engine_config: EngineConfig,
+    client: EngineClient,
     server_config: ServerConfig,
     on_listening: Callable[[str], None],
     on_ready: Callable[[ModelInfo], None],
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Raises `ConfigError` and `ModelLoadError`."""
+    """Serve until SIGTERM or SIGINT. Starts `client` and closes it. Raises `ConfigError` and `ModelLoadError`."""
     failures: list[ModelLoadError | ConfigError] = []
     text = TextServices()
-    client = EngineClient(engine_config)
 
     async def load() -> None:
         try:
-            info = await client.ready()
-            text.install(_text(info, server_config))
-            on_ready(info)
+            files = await asyncio.to_thread(_read_text, await client.folder(), server_config)
+            text.install(_text(await client.ready(), *files, server_config))
+            on_ready(client.info)
         except (ModelLoadError, ConfigError) as error:
             failures.append(error)
             signal.raise_signal(signal.SIGTERM)
@@ -61,12 +60,15 @@ def serve(
         raise failures[0]
 
 
-def _text(info: ModelInfo, config: ServerConfig) -> Text:
-    folder = Path(info.folder)
-    tokenizer = Tokenizer.from_folder(folder)
-    template = ChatTemplate.from_folder(folder, Path(config.chat_template) if config.chat_template else None)
+def _read_text(folder: Path, config: ServerConfig) -> tuple[Tokenizer, ChatTemplate]:
+    own = Path(config.chat_template) if config.chat_template else None
+    return Tokenizer.from_folder(folder), ChatTemplate.from_folder(folder, own)
 
-    def stream(stop: Sequence[bytes]) -> TextStream:
-        return TextStream(tokenizer, stop)
 
-    return Text(tokenizer, template, info, stream)
+def _text(info: ModelInfo, tokenizer: Tokenizer, template: ChatTemplate, config: ServerConfig) -> Text:
+    def stream(stop: Sequence[bytes], shown: Set[int]) -> TextStream:
+        return TextStream(tokenizer, stop, shown=shown)
+
+    name = None if config.tool_format == "auto" else config.tool_format
+    form = tools.detect(template.source, template.specials, name)
+    return Text(tokenizer, template, info, stream, form, reasoning.detect(template.source))

@@ -16,8 +16,15 @@ class EngineConfig:
     """How the engine process runs. 0 means "auto" where the help says so."""
 
     model: str = knob("embedded", "Model: 'embedded', a folder, a .gguf file or a Hugging Face id.", basic=True)
-    dtype: Literal["auto", "float32", "bfloat16"] = knob("auto", "Precision; auto: bfloat16 where the CPU has it.")
-    kernels: Literal["auto", "reference"] = knob("auto", "Which implementation of the op table.")
+    dtype: Literal["auto", "float32", "bfloat16", "int8", "int4"] = knob(
+        "auto", "Precision of weights; auto: the file's own, or with reference kernels bfloat16 where the CPU has it."
+    )
+    kv_dtype: Literal["auto", "float32", "bfloat16", "int8"] = knob(
+        "auto", "Precision of the key-value cache; auto: bfloat16, or with reference kernels that of the weights."
+    )
+    kernels: Literal["auto", "native", "reference"] = knob(
+        "auto", "Which implementation of the op table; auto: native where it was built for this processor."
+    )
     threads: int = knob(0, "Threads that compute; 0: one a core.", basic=True)
     context_length: int = knob(0, "Longest prompt plus answer, in tokens; 0: the model's own.", basic=True)
     cache_tokens: int = knob(0, "Tokens in the key-value cache; 0: a fifth of free memory, at most 65,536.", basic=True)
@@ -53,7 +60,6 @@ def resolve(config: EngineConfig, *, model_context: int, kv_bytes_per_token: int
         threads=config.threads or len(os.sched_getaffinity(0)),
         context_length=min(context, tokens),
         cache_tokens=tokens,
-        kernels="reference" if config.kernels == "auto" else config.kernels,
         step_tokens=max(config.step_tokens, config.max_running),
     )
 

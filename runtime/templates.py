@@ -74,6 +74,18 @@ class ChatTemplate:
                 raise ConfigError(f"the chat template does not compile: {_place(error)}") from error
         return cls(templates, files.named, files.markers(), files.controls())
 
+    @property
+    def source(self) -> str | None:
+        """The Jinja source that is taken when there are tools; None if the folder has none."""
+        if "tool_use" in self._templates:
+            return self._templates["tool_use"]
+        return self._templates.get("default") or next(iter(self._templates.values()), None)
+
+    @property
+    def specials(self) -> frozenset[str]:
+        """The control strings that no caller may write."""
+        return self._special.texts
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

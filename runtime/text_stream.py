@@ -29,14 +29,22 @@ class TextStream:
     """The text of one choice.
 
     `stop` are the stop strings that the engine looks for. Like the engine, this counts special tokens as no bytes when
-    it looks for them. With `skip_special=False` special tokens show as their literal text.
+    it looks for them. With `skip_special=False` special tokens show as their literal text; otherwise only those of
+    `shown`, such as the marker of a tool call.
     """
 
-    __slots__ = ("_decoder", "_finished", "_held", "_skip", "_stops", "_vocabulary")
+    __slots__ = ("_decoder", "_finished", "_held", "_hidden", "_stops", "_vocabulary")
 
-    def __init__(self, tokenizer: Vocabulary, stop: Sequence[bytes] = (), skip_special: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Vocabulary,
+        stop: Sequence[bytes] = (),
+        skip_special: bool = True,
+        shown: Set[int] = frozenset(),
+    ) -> None:
         self._vocabulary = tokenizer
-        self._skip = skip_special
+        hidden = tokenizer.special_ids if skip_special else frozenset()
+        self._hidden = hidden - shown if shown else hidden
         self._stops = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held: list[tuple[bytes, bool]] = []  # bytes not yet decoded, and whether stop strings may lie in them
@@ -57,7 +65,7 @@ class TextStream:
         table, special = self._vocabulary.token_bytes, self._vocabulary.special_ids
         size = len(table)
         # Ids past the vocabulary are padding of a wider output head.
-        pieces = [(table[i], i not in special) for i in tokens if i < size and not (self._skip and i in special)]
+        pieces = [(table[i], i not in special) for i in tokens if i < size and i not in self._hidden]
         if finish is None:
             if not self._stops:
                 return self._decoder.decode(b"".join([piece for piece, _ in pieces]))

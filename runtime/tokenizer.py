@@ -191,8 +191,10 @@ class _Decoding:
                 table[i] = token.encode()
             elif self._byte_level:
                 # As the library does: a token that is not written in the alphabet of bytes is taken as it is.
-                known = all(character in of_byte for character in token)
-                table[i] = bytes(map(of_byte.__getitem__, token)) if known else token.encode()
+                try:
+                    table[i] = bytes(map(of_byte.__getitem__, token))
+                except KeyError:
+                    table[i] = token.encode()
             elif self._byte_tokens and (match := _BYTE_TOKEN.fullmatch(token)):
                 table[i] = bytes([int(match[1], 16)])
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from ..types import ModelInfo, Output, Request, Stats
+from ..types import ModelInfo, Output, Relaxed, Request, Stats
 
 
 class Join(Struct, tag=True):
@@ -24,6 +24,12 @@ class AskStats(Struct, tag=True):
     token: int
 
 
+class Found(Struct, tag=True):
+    """The folder of the model that the engine is about to load: its tokenizer can be read meanwhile."""
+
+    folder: str
+
+
 class Hello(Struct, tag=True):
     """The engine is ready. `incarnation` tells a restarted engine from the one before."""
 
@@ -31,8 +37,11 @@ class Hello(Struct, tag=True):
     info: ModelInfo
 
 
-class Accepted(Struct, tag=True):
+class Accepted(Struct, tag=True, omit_defaults=True):
+    """`relaxed`: what the grammar does not hold the output to."""
+
     request: str
+    relaxed: tuple[Relaxed, ...] = ()
 
 
 class Rejected(Struct, tag=True):
@@ -63,7 +72,7 @@ class Failed(Struct, tag=True):
 
 
 ToEngine = Join | Submit | Cancel | AskStats
-FromEngine = Hello | Accepted | Rejected | Outputs | StatsReply | Failed
+FromEngine = Found | Hello | Accepted | Rejected | Outputs | StatsReply | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

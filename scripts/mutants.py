@@ -115,7 +115,7 @@ MUTANTS = (
         "for words, row in zip(bits[:1], rows.tolist()[:1], strict=True):", MASKS,
     ),
     Mutant(
-        "I4", "special tokens and broken UTF-8 are not masked", "grammar/xgrammar_engine.py",
+        "I4", "special tokens and broken UTF-8 are not masked", "grammar/matcher.py",
         "        np.bitwise_and(row, possible, out=row)\n", "", MATCHER,
     ),
     Mutant(
@@ -125,8 +125,8 @@ MUTANTS = (
         ROWS,
     ),
     Mutant(
-        "I4", "the UTF-8 state is not kept after a token", "grammar/xgrammar_engine.py",
-        "            self._states.append(state)\n", "            self._states.append(self._states[-1])\n", MATCHER,
+        "I4", "the UTF-8 state is not kept after a token", "grammar/matcher.py",
+        "            states.append(state)\n", "            states.append(states[-1])\n", MATCHER,
     ),
     # ---- I5: pages are conserved -------------------------------------------------------------------------------------
     Mutant(
@@ -179,9 +179,9 @@ MUTANTS = (
         "self._take(self._possible_start())", "self._take(0)", SPLITS,
     ),
     Mutant(
-        "I7", "chunks without text lose their log-probabilities", "runtime/server/chat.py",
-        "if delta.text or delta.finish or delta.logprobs or (self._ids and delta.tokens):",
-        "if delta.text or delta.finish:", EQUALITY,
+        "I7", "chunks without text lose their log-probabilities", "runtime/server/chat_writer.py",
+        "if silent and not (delta.finish or delta.logprobs or (self._ids and delta.tokens)):",
+        "if silent and not delta.finish:", EQUALITY,
     ),
     Mutant(
         "I7", "a streamed completion sends its echo for every chunk", "runtime/server/completion_writer.py",

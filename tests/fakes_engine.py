@@ -12,14 +12,14 @@ import contextlib
 import hashlib
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
 from itertools import cycle
 from typing import Any
 
 from bosquet.errors import BosquetError, EngineDied, Overloaded, TemplateFailed, Unavailable
 from bosquet.runtime.server.services import Text, TextServices, Tokenizer
 from bosquet.runtime.text_stream import TextStream
-from bosquet.types import EngineState, ModelInfo, Output, Request, Segment, Stats, StopMatch, TokenLogprob
+from bosquet.types import EngineState, ModelInfo, Output, Relaxed, Request, Segment, Stats, StopMatch, TokenLogprob
 
 START, END, BEGIN = 256, 257, 258  # <|im_start|>, <|im_end|> and <s>
 SPECIALS = {START: b"<|im_start|>", END: b"<|im_end|>", BEGIN: b"<s>"}
@@ -69,6 +69,9 @@ class ByteTokenizer:
     def bytes_of(self, token: int) -> bytes:
         return self.token_bytes[token]
 
+    def id_of_special(self, text: str) -> int | None:
+        return _ID_OF.get(text.encode())
+
 
 class ChatMl:
     """The ChatML template, written out. A system message "fail" makes it refuse."""
@@ -100,7 +103,11 @@ class ChatMl:
 
 def text_services(add_bos: bool = False, **changes: Any) -> TextServices:
     tokenizer = ByteTokenizer(add_bos)
-    return TextServices(Text(tokenizer, ChatMl(), info(**changes), lambda stop: TextStream(tokenizer, stop)))
+
+    def stream(stop: Sequence[bytes], shown: Set[int]) -> TextStream:
+        return TextStream(tokenizer, stop, shown=shown)
+
+    return TextServices(Text(tokenizer, ChatMl(), info(**changes), stream))
 
 
 def says(*texts: str, end: bool = True) -> Script:
@@ -134,6 +141,7 @@ class FakeEngine:
         accept_delay: float = 0.0,
         honest_deadline: bool = True,
         tokenizer: Tokenizer | None = None,
+        relaxed: Sequence[Relaxed] = (),
         **changes: Any,
     ) -> None:
         self.script = script
@@ -144,6 +152,7 @@ class FakeEngine:
         self.accept_delay = accept_delay
         self.honest_deadline = honest_deadline
         self.tokenizer: Tokenizer = tokenizer or ByteTokenizer()
+        self.relaxed = tuple(relaxed)
         self.requests: list[Request] = []
         self.cancelled: list[str] = []
         self.finished: list[str] = []
@@ -217,6 +226,10 @@ class FakeStream:
         self._request = request
         self._cached = cached
         self._cancelled = asyncio.Event()
+
+    @property
+    def relaxed(self) -> tuple[Relaxed, ...]:
+        return self._engine.relaxed
 
     async def cancel(self) -> None:
         if self._request.id in self._engine.running:

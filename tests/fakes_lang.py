@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from bosquet.errors import TemplateFailed
 from bosquet.lang import TOKEN_CAPABILITIES, State, gen, program
-from bosquet.types import Call, Chunk, GrammarSpec, Origin, Segment, TokenLogprob
+from bosquet.types import Call, Chunk, GrammarSpec, Origin, Relaxed, Segment, TokenLogprob, ToolCall, ToolSpec
 
 MERGES = ["ab", "abc", "ca", "the", " the", ". ", "\n\n", "aa", "aaaa", "is ", "er", "\n<", "user\n", "x\n"]
 SPECIAL = {"<s>": 1000, "<|im_start|>": 1001, "<|im_end|>": 1002, "<|endoftext|>": 1003}
@@ -169,13 +169,15 @@ def score(ids: Sequence[int], choice: Sequence[int]) -> list[float]:
 @dataclass(eq=False)
 class FakeBackend:
     """`script` maps a step to what the model is to say there (a text, or a list of texts used in turn, or an exception
-    to be raised); steps that are not in it get the toy model's words. `pause` seconds pass before each token."""
+    to be raised); steps that are not in it get the toy model's words. `pause` seconds pass before each token. Calls of
+    tools are written as `written` says. `relaxed` is said with the first chunk of what has a grammar."""
 
     template: Template = chatml
     script: dict[str, Any] = field(default_factory=dict)
     pause: float = 0.0
     bos: bool = False
     capabilities: frozenset[str] = TOKEN_CAPABILITIES
+    relaxed: tuple[Relaxed, ...] = ()
     calls: list[Call] = field(default_factory=list)
     encoded: list[list[Segment]] = field(default_factory=list)
     rendered: list[list[dict[str, Any]]] = field(default_factory=list)
@@ -195,9 +197,11 @@ class FakeBackend:
     async def text_start(self) -> list[int]:
         return [SPECIAL["<s>"]] if self.bos else []
 
-    async def render(self, messages: Sequence[Any], *, add_generation_prompt: bool) -> list[Segment]:
+    async def render(
+        self, messages: Sequence[Any], *, add_generation_prompt: bool, tools: Sequence[ToolSpec] = ()
+    ) -> list[Segment]:
         self.rendered.append(list(messages))
-        return self.template(messages, add_generation_prompt)
+        return told(tools) + self.template(messages, add_generation_prompt)
 
     async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
         self.calls.append(call)
@@ -207,16 +211,29 @@ class FakeBackend:
         try:
             made = self.answer(call)
             cached = self._cached(call.ids)
+            relaxed = self.relaxed if call.grammar or call.tools else ()
+            said, calls = spoken(made.text, f"{call.origin.step}{len(self.calls)}") if call.tools else (made.text, [])
+            shown = ""
             for ids, text, last in pieces(made):
                 await asyncio.sleep(self.pause)
                 logprobs = [TokenLogprob(token, -1.0) for token in ids if token < 1000]
+                content = said[len(shown) : len(shown) + len(text)] if call.tools else None
+                shown += content or ""
+                tokens = "tokens" in self.capabilities
+                chunk = Chunk(text if tokens or content is None else content, ids, logprobs=logprobs, relaxed=relaxed)
+                relaxed = ()
+                if tokens:
+                    chunk = chunk._replace(content=content)
                 if last:
                     finished = True
                     self._seen.append((*call.ids, *made.ids))
-                    counts = (len(call.ids), len(made.ids), cached)
-                    yield Chunk(text, ids, made.finish, made.stop, *counts, logprobs)  # type: ignore[arg-type]
-                else:
-                    yield Chunk(text, ids, logprobs=logprobs)
+                    counts = {
+                        "prompt_tokens": len(call.ids),
+                        "completion_tokens": len(made.ids),
+                        "cached_tokens": cached,
+                    }
+                    chunk = chunk._replace(finish=made.finish, stop=made.stop, calls=calls, **counts)  # type: ignore[arg-type]
+                yield chunk
         finally:
             self.active -= 1
             self.cancelled += not finished
@@ -250,6 +267,27 @@ class FakeBackend:
             )
             best = max(best, shared)
         return min(best, len(ids) - 1)
+
+
+def told(tools: Sequence[ToolSpec]) -> list[Segment]:
+    """What the toy templates say of tools, at the very beginning."""
+    return [Segment(f"tools: {', '.join(tool.name for tool in tools)}\n", True)] if tools else []
+
+
+def written(name: str, **arguments: Any) -> str:
+    """A call, as the toy model writes it."""
+    return f"<<{name} {json.dumps(arguments)}>>"
+
+
+def spoken(text: str, prefix: str) -> tuple[str, list[ToolCall]]:
+    """The text without calls, and the calls."""
+    parts = text.split("<<")
+    calls = []
+    for part in parts[1:]:
+        name, _, arguments = part.partition(" ")
+        if arguments.endswith(">>"):
+            calls.append(ToolCall(f"{prefix}.{len(calls)}", name, arguments.removesuffix(">>")))
+    return parts[0], calls
 
 
 def pieces(made: Made) -> list[tuple[list[int], str, bool]]:

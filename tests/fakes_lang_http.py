@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
-from fakes_lang import END, FakeBackend, decode, encode_segments, score
+from fakes_lang import END, FakeBackend, decode, encode_segments, score, told
 
 from bosquet.errors import RequestRejected
 from bosquet.runtime.server.schemas import CompletionRequest, DetokenizeRequest, TokenizeRequest
-from bosquet.types import Call, GrammarSpec, Origin, SamplingParams, Segment
+from bosquet.types import Call, Chunk, GrammarSpec, Origin, SamplingParams, Segment, ToolSpec, ToolUse
 
 Json = dict[str, Any]
 Route = Callable[[Json, httpx.Request], Any]
@@ -85,11 +85,32 @@ def sampling(body: Json) -> SamplingParams:
 def grammar(body: Json) -> GrammarSpec | None:
     form = body.get("response_format")
     if form is not None:
-        value = json.dumps(form["json_schema"]["schema"]) if form["type"] == "json_schema" else ""
-        return GrammarSpec(form["type"], value)
+        parts = {"json_schema": form.get("json_schema", {}).get("schema"), "structural_tag": form.get("format")}
+        return GrammarSpec(form["type"], json.dumps(parts[form["type"]]) if form["type"] in parts else "")
     if "choice" in body:
         return GrammarSpec("choice", json.dumps(body["choice"]))
+    if "lark" in body:
+        return GrammarSpec("lark", body["lark"])
     return GrammarSpec("regex", body["regex"]) if "regex" in body else None
+
+
+def tools(body: Json) -> ToolUse | None:
+    """What the request says of tools."""
+    if "tools" not in body:
+        return None
+    functions = [tool["function"] for tool in body["tools"]]
+    specs = [
+        ToolSpec(f["name"], f["description"], json.dumps(f["parameters"]), f.get("strict", False)) for f in functions
+    ]
+    choice = body.get("tool_choice", "auto")
+    named = choice if isinstance(choice, str) else choice["function"]["name"]
+    return ToolUse(tuple(specs), named, body.get("parallel_tool_calls", True))
+
+
+def extras(chunk: Chunk) -> Json:
+    """What a Bosquet server says beyond the protocol."""
+    listed = [{"path": r.path, "keyword": r.keyword, "reason": r.reason} for r in chunk.relaxed]
+    return {"x_bosquet": {"relaxed": listed}} if listed else {}
 
 
 def bosquet_server(backend: FakeBackend) -> FakeServer:
@@ -98,7 +119,10 @@ def bosquet_server(backend: FakeBackend) -> FakeServer:
         segments = [Segment(*pair) for pair in body.get("segments", ())]
         if "messages" in body:
             try:
-                segments = backend.template(body["messages"], body["add_generation_prompt"])
+                use = tools(body)
+                segments = told(use.tools if use else ()) + backend.template(
+                    body["messages"], body["add_generation_prompt"]
+                )
             except RequestRejected as error:
                 return refusal(400, error.code, str(error), "messages")
             backend.rendered.append(body["messages"])
@@ -110,7 +134,8 @@ def bosquet_server(backend: FakeBackend) -> FakeServer:
     async def generate(body: Json, request: httpx.Request) -> AsyncIterator[Json]:
         names = ("program", "run", "step", "branch")
         origin = Origin(**{name: request.headers.get(f"x-bosquet-{name}", "") for name in names})
-        call = Call(sampling=sampling(body), origin=origin, grammar=grammar(body), ids=tuple(body["prompt"]))
+        prompt = tuple(body["prompt"])
+        call = Call(sampling=sampling(body), origin=origin, grammar=grammar(body), ids=prompt, tools=tools(body))
         counts = usage(0, 0, 0)
         async for chunk in backend.generate(call):
             entry: Json = {"index": 0, "text": chunk.text, "token_ids": list(chunk.ids), "finish_reason": chunk.finish}
@@ -119,9 +144,16 @@ def bosquet_server(backend: FakeBackend) -> FakeServer:
                 entry["logprobs"] = {"token_logprobs": listed}
             if chunk.stop is not None:
                 entry["stop_reason"] = chunk.stop
+            if chunk.content is not None:
+                entry["content"] = chunk.content
+            if chunk.calls:
+                entry["tool_calls"] = [
+                    {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                    for c in chunk.calls
+                ]
             if chunk.finish:
                 counts = usage(len(call.ids), chunk.completion_tokens or 0, chunk.cached_tokens or 0)
-            yield {"choices": [entry]}
+            yield {"choices": [entry], **extras(chunk)}
         yield {"choices": [], "usage": counts}
 
     def completions(body: Json, request: httpx.Request) -> Any:
@@ -142,15 +174,33 @@ def bosquet_server(backend: FakeBackend) -> FakeServer:
     return FakeServer(backend, routes)
 
 
+def call_deltas(chunk: Chunk) -> list[Json]:
+    """A chunk's calls as a stream has them: id and name once, arguments in pieces."""
+    deltas: list[Json] = []
+    for index, call in enumerate(chunk.calls):
+        named = {"name": call.name, "arguments": ""}
+        deltas.append({"index": index, "id": call.id, "type": "function", "function": named})
+        size = 3
+        cuts = range(0, len(call.arguments), size)
+        deltas += [{"index": index, "function": {"arguments": call.arguments[at : at + size]}} for at in cuts]
+    return deltas
+
+
 def openai_server(backend: FakeBackend, prefix: str = "/v1") -> FakeServer:
     async def generate(body: Json) -> AsyncIterator[Json]:
-        ids = encode_segments(backend.template(body["messages"], body.get("add_generation_prompt", True)))
+        shown = [{**message, "content": message["content"] or ""} for message in body["messages"]]
+        ids = encode_segments(backend.template(shown, body.get("add_generation_prompt", True)))
         origin = Origin(step="chat")
-        call = Call(sampling=sampling(body), origin=origin, grammar=grammar(body), ids=tuple(ids))
+        use = tools(body)
+        call = Call(sampling=sampling(body), origin=origin, grammar=grammar(body), ids=tuple(ids), tools=use)
         yield {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
         counts = usage(0, 0, 0)
         async for chunk in backend.generate(call):
-            yield {"choices": [{"index": 0, "delta": {"content": chunk.text}, "finish_reason": chunk.finish}]}
+            content = chunk.text if chunk.content is None else chunk.content
+            for delta in call_deltas(chunk):
+                yield {"choices": [{"index": 0, "delta": {"tool_calls": [delta]}, "finish_reason": None}]}
+            finish = "tool_calls" if chunk.calls and chunk.finish == "stop" else chunk.finish
+            yield {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": finish}], **extras(chunk)}
             if chunk.finish:
                 counts = usage(len(ids), chunk.completion_tokens or 0, chunk.cached_tokens or 0)
         yield {"choices": [], "usage": counts}

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from bosquet.kernels.registry import load_ops
-from bosquet.kernels.table import AttentionRow
+from bosquet.kernels.table import AttentionRow, Ops
 from bosquet.runtime.models.base import Batch, Model
 from bosquet.runtime.models.registry import load_model
 from bosquet.runtime.models.source import ModelFolder, open_folder
@@ -67,12 +67,12 @@ def save(model: Any, folder: Path) -> Path:
     return folder
 
 
-def load(folder: ModelFolder, dtype: torch.dtype = torch.float32) -> Model:
-    return load_model(folder, dtype, load_ops("reference"))
+def load(folder: ModelFolder, dtype: torch.dtype = torch.float32, ops: Ops | None = None) -> Model:
+    return load_model(folder, dtype, ops or load_ops("reference"))
 
 
-def open_model(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
-    return load(open_folder(folder, folder.name), dtype)
+def open_model(folder: Path, dtype: torch.dtype = torch.float32, ops: Ops | None = None) -> Model:
+    return load(open_folder(folder, folder.name), dtype, ops)
 
 
 def expected_logits(model: Any, ids: Sequence[int]) -> torch.Tensor:
@@ -123,4 +123,4 @@ class PagedRun:
             if last_only:
                 hidden = hidden[torch.tensor(sizes).cumsum(0) - 1]
                 sizes = [1] * len(pieces)
-            return list(self.model.logits(hidden).split(sizes))
+            return list(self.model.logits(hidden).clone().split(sizes))  # logits hold until the next call only

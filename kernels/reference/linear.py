@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .memory import advise_huge
-
 ROWS_HINT = 8  # oneDNN picks the block size for this many rows; measured: hints 8 and 32 are alike, 1 is much slower
 
 
@@ -35,7 +33,6 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
     if not _blocked_pays(weight):
         return PackedLinear(weight.contiguous(), bias, weight.shape[0], False)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS_HINT)
-    advise_huge(torch.ops.mkldnn.data_ptr(packed), torch.ops.mkldnn._nbytes(packed), collapse=True)
     return PackedLinear(packed, bias, weight.shape[0], True)
 
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..table import AttentionRow
+from ..stack import OpStack
+from ..table import AttentionRow, Blocks, Stack, StackSpec
 from .attention import Workspace, attend
 from .kv import KvStore
 from .linear import PackedLinear, linear, pack_linear
@@ -25,6 +26,7 @@ class ReferenceOps:
     """Implements `kernels.table.Ops`. Holds workspace, so it serves one thread at a time."""
 
     name = "reference"
+    keeps_blocks = False
 
     def __init__(self) -> None:
         self._workspace = Workspace()
@@ -32,8 +34,19 @@ class ReferenceOps:
         bit = torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1
         self._kept_by_byte = bit.neg().to(torch.int32)  # [256, 8]: -1 (all ones) where the bit is set, else 0
 
-    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
+    def pack_linear(self, weight: Tensor | Sequence[Blocks], bias: Tensor | None = None) -> PackedLinear:
+        assert isinstance(weight, Tensor), "this back end keeps no blocks"
         return pack_linear(weight, bias)
+
+    def pack_embedding(self, weight: Tensor | Blocks) -> Tensor:
+        assert isinstance(weight, Tensor), "this back end keeps no blocks"
+        return weight
+
+    def tied_head(self, embedding: Tensor) -> PackedLinear:
+        return pack_linear(embedding)
+
+    def stack(self, spec: StackSpec) -> Stack:
+        return OpStack(self, spec)
 
     def linear(self, x: Tensor, weight: PackedLinear) -> Tensor:
         return linear(x, weight)

@@ -5,7 +5,7 @@ Knows nothing of prompts. Lives on the language's event loop; made on the first 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -14,7 +14,7 @@ import httpx
 import msgspec
 
 from ...errors import BosquetError, EngineDied, NotAuthenticated, Overloaded, Unavailable, rejection
-from ...types import GrammarSpec, SamplingParams
+from ...types import GrammarSpec, Relaxed, SamplingParams, ToolCall, ToolSpec, ToolUse
 from ..loop import close_at_exit, hop, submit
 
 Json = dict[str, Any]
@@ -145,7 +145,62 @@ def grammar_fields(grammar: GrammarSpec | None) -> Json:
         return {"response_format": {"type": "json_schema", "json_schema": described}}
     if grammar.kind == "choice":
         return {"choice": msgspec.json.decode(grammar.value)}
-    return {"grammar" if grammar.kind == "ebnf" else "regex": grammar.value}
+    if grammar.kind == "structural_tag":
+        described = {"type": "structural_tag", "format": msgspec.json.decode(grammar.value), "strict": grammar.strict}
+        return {"response_format": described}
+    return {"grammar" if grammar.kind == "ebnf" else grammar.kind: grammar.value}
+
+
+def tool_fields(use: ToolUse | None) -> Json:
+    """The request fields that say what may be called, as the OpenAI protocol has them."""
+    if use is None:
+        return {}
+    named: Json = {"type": "function", "function": {"name": use.choice}}
+    fields: Json = {
+        "tools": described_tools(use.tools),
+        "tool_choice": use.choice if use.choice in ("auto", "required") else named,
+    }
+    return fields if use.parallel else {**fields, "parallel_tool_calls": False}
+
+
+def described_tools(tools: Sequence[ToolSpec]) -> list[Json]:
+    """Tools as the protocol has them."""
+    described = []
+    for tool in tools:
+        function: Json = {
+            "name": tool.name, "description": tool.description, "parameters": msgspec.json.decode(tool.parameters),
+        }  # fmt: skip
+        described.append({"type": "function", "function": {**function, **({"strict": True} if tool.strict else {})}})
+    return described
+
+
+class CallDeltas:
+    """Calls that come in pieces: the id and the name once, the arguments bit by bit."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, dict[str, str]] = {}
+
+    def add(self, deltas: Sequence[Json]) -> None:
+        for delta in deltas:
+            # Some servers leave the index out and send each call whole.
+            call = self._calls.setdefault(delta.get("index", len(self._calls)), {"id": "", "name": "", "arguments": ""})
+            function = delta.get("function") or {}
+            call["id"] = call["id"] or delta.get("id") or ""
+            call["name"] = call["name"] or function.get("name") or ""
+            call["arguments"] += function.get("arguments") or ""
+
+    def calls(self) -> list[ToolCall]:
+        """Those there are, in the order of their indices. What came without an id gets one."""
+        found = []
+        for index, call in sorted(self._calls.items()):
+            found.append(ToolCall(call["id"] or f"call_{index}", call["name"], call["arguments"]))
+        return found
+
+
+def relaxed_keywords(event: Json) -> list[Relaxed]:
+    """What a Bosquet server says that the output was not held to."""
+    found = (event.get("x_bosquet") or {}).get("relaxed") or ()
+    return [Relaxed(entry["path"], entry["keyword"], entry["reason"]) for entry in found]
 
 
 class Counts(NamedTuple):

@@ -13,9 +13,20 @@ from urllib.parse import quote
 import httpx
 
 from ...errors import Unavailable
-from ...types import Call, Chunk, Message, Origin, Segment, TokenLogprob
+from ...types import Call, Chunk, Message, Origin, Segment, TokenLogprob, ToolCall, ToolSpec
 from ..backend import TOKEN_CAPABILITIES
-from .client import Client, Counts, HttpBackend, Json, grammar_fields, sampling_fields, usage_counts
+from .client import (
+    Client,
+    Counts,
+    HttpBackend,
+    Json,
+    described_tools,
+    grammar_fields,
+    relaxed_keywords,
+    sampling_fields,
+    tool_fields,
+    usage_counts,
+)
 
 _MAX_HEADER = 200
 _PRINTABLE = "".join(chr(code) for code in range(32, 127) if chr(code) != "%")
@@ -51,10 +62,14 @@ class BosquetServer(HttpBackend):
             self._start = _field(await self._post("/tokenize", body), "tokens")
         return self._start
 
-    async def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> list[Segment]:
-        body = {
+    async def render(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool, tools: Sequence[ToolSpec] = ()
+    ) -> list[Segment]:
+        body: Json = {
             "messages": list(messages), "add_generation_prompt": add_generation_prompt, "return_segments": True,
         }  # fmt: skip
+        if tools:
+            body["tools"] = described_tools(tools)
         return [Segment(*pair) for pair in _field(await self._post("/tokenize", body), "segments")]
 
     async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
@@ -66,13 +81,14 @@ class BosquetServer(HttpBackend):
             **self._model,
             **sampling_fields(call.sampling),
             **grammar_fields(call.grammar),
+            **tool_fields(call.tools),
         }
         if call.sampling.logprobs is not None:
             body["logprobs"] = call.sampling.logprobs
         async with aclosing(self._client.events("/v1/completions", body, _headers(call.origin))) as events:
             async for event in events:
                 choices = event.get("choices") or [{}]
-                yield _chunk(choices[0], usage_counts(event))
+                yield _chunk(choices[0], usage_counts(event))._replace(relaxed=relaxed_keywords(event))
 
     async def score(self, ids: Sequence[int], choices: Sequence[Sequence[int]], origin: Origin) -> list[list[float]]:
         body: Json = {
@@ -107,6 +123,11 @@ def _chunk(choice: Json, counts: Counts) -> Chunk:
         cached_tokens=counts.cached,
         # An end token has an id but, as it is no part of the text, no log-probability.
         logprobs=None if logprobs is None else [TokenLogprob(*pair) for pair in zip(ids, logprobs, strict=False)],
+        content=choice.get("content"),
+        calls=[
+            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in choice.get("tool_calls") or ()
+        ],
     )
 
 

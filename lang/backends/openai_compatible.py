@@ -11,12 +11,22 @@ from contextlib import aclosing
 
 import httpx
 
-from ...types import Call, Chunk
+from ...types import Call, Chunk, Message
 from ..backend import CAPABILITIES
-from .client import Client, HttpBackend, Json, grammar_fields, sampling_fields, usage_counts
+from .client import (
+    CallDeltas,
+    Client,
+    HttpBackend,
+    Json,
+    grammar_fields,
+    relaxed_keywords,
+    sampling_fields,
+    tool_fields,
+    usage_counts,
+)
 
 PROTOCOL = frozenset(
-    ("messages", "json_schema", "json_object", "presence_penalty", "frequency_penalty", "logit_bias", "seed")
+    ("messages", "json_schema", "json_object", "tools", "presence_penalty", "frequency_penalty", "logit_bias", "seed")
 )
 """What OpenAI's own chat protocol offers of `CAPABILITIES`."""
 
@@ -26,9 +36,9 @@ _NEVER = frozenset(("tokens", "text", "select", "logprobs", "top_logprobs"))
 class OpenAICompatible(HttpBackend):
     """`OpenAICompatible("https://api.openai.com/v1", "some-model", api_key)`.
 
-    Many servers can do more than the protocol says. `also` names what this one can: `regex`, `choice`, `ebnf`, `top_k`,
-    `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`, `stop_token_ids` are then sent as fields of these names
-    (`ebnf` as `grammar`), and `continue` as `continue_final_message`.
+    Many servers can do more than the protocol says. `also` names what this one can: `regex`, `choice`, `ebnf`, `lark`,
+    `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`, `stop_token_ids` are then sent as fields of
+    these names (`ebnf` as `grammar`), `structural_tag` as `response_format`, `continue` as `continue_final_message`.
     """
 
     def __init__(
@@ -51,13 +61,15 @@ class OpenAICompatible(HttpBackend):
     async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
         body: Json = {
             "model": self._model,
-            "messages": list(call.messages),
+            "messages": [_as_sent(message) for message in call.messages],
             "stream": True,
             "stream_options": {"include_usage": True},
             **sampling_fields(call.sampling),
             **grammar_fields(call.grammar),
+            **tool_fields(call.tools),
         }
         last = body["messages"][-1]
+        deltas = CallDeltas()
         if last["role"] == "assistant" and not last["content"]:
             body["messages"].pop()  # the turn that is to be generated
         else:
@@ -67,10 +79,19 @@ class OpenAICompatible(HttpBackend):
                 choices = event.get("choices") or [{}]
                 delta = choices[0].get("delta") or {}
                 prompt, completion, cached = usage_counts(event)
+                finish = choices[0].get("finish_reason")
+                deltas.add(delta.get("tool_calls") or ())
                 yield Chunk(
                     text=delta.get("content") or "",
-                    finish=choices[0].get("finish_reason"),
+                    finish="stop" if finish == "tool_calls" else finish,
                     prompt_tokens=prompt,
                     completion_tokens=completion,
                     cached_tokens=cached,
+                    relaxed=relaxed_keywords(event),
+                    calls=deltas.calls() if finish else (),
                 )
+
+
+def _as_sent(message: Message) -> Json:
+    """A message with calls and no text says null, which all servers take."""
+    return {**message, "content": message["content"] or None} if "tool_calls" in message else {**message}

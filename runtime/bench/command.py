@@ -24,7 +24,7 @@ def measure(workload: Sequence[str], *, url: str, against: Sequence[str], rounds
     """
     workloads = chosen(workload)
     others = [_named(text) for text in against]
-    path = _writable(out) if out else None
+    path = writable(out) if out else None
     if rounds < 1:
         raise ConfigError("--rounds must be at least 1")
     progress = Progress()
@@ -52,7 +52,7 @@ def _named(text: str) -> Target:
     return Target(url, name)
 
 
-def _writable(out: str) -> Path:
+def writable(out: str) -> Path:
     """Found out before the measurement, not after it."""
     path = Path(out)
     if path.is_dir() or not path.parent.is_dir():

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from typing import IO
 
 from ...errors import BosquetError, ModelLoadError
+from ..launch import serve
 from ..server.config import ServerConfig
-from ..serving import serve
 from ..settings import EngineConfig
 
 READY = "ready"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from ...errors import ConfigError
 
@@ -24,10 +25,12 @@ def has_native_bf16() -> bool:
     return False
 
 
-def dtype_name(name: str, device: str = "cpu") -> str:
+def dtype_name(name: str, device: str = "cpu") -> Literal["float32", "bfloat16"]:
     """ "auto", "float32" or "bfloat16" → "float32" or "bfloat16". Raises `ConfigError` for another name."""
     if name == "auto":
         return "bfloat16" if device != "cpu" or has_native_bf16() else "float32"
-    if name not in ("float32", "bfloat16"):
-        raise ConfigError(f"unknown dtype {name!r}; expected auto, float32 or bfloat16")
-    return name
+    if name == "float32":
+        return "float32"
+    if name == "bfloat16":
+        return "bfloat16"
+    raise ConfigError(f"dtype {name!r} is not among float32 and bfloat16, which these kernels compute in")

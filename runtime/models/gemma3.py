@@ -6,14 +6,14 @@ Each block is normalised before and after, and norm weights are stored less 1.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...kernels.table import Ops
-from .base import Batch, ModelShape
-from .decoder import load_head, load_qkv
+from ...kernels.table import LayerSpec, StackSpec
+from .base import ModelShape
+from .decoder import Decoder, load_head, load_qkv
 from .rope import Rope, make_rope, rope_settings
 from .settings import integer, layer_windows, model_shape, number, refuse_unknown, with_config
 from .source import ModelFolder
@@ -42,73 +42,15 @@ _ACTIVATION = "gelu_pytorch_tanh"
 _VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
 
 
-class Layer(NamedTuple):
-    """The weights of one layer. `next_norm` is the norm before the following layer, or the last norm."""
+class Gemma3(Decoder):
+    """A decoder whose logits are bent towards zero, where the configuration says so."""
 
-    qkv: Any
-    q_norm: Tensor
-    k_norm: Tensor
-    out: Any
-    out_norm: Tensor
-    mlp_norm: Tensor
-    gate_up: Any
-    down: Any
-    down_norm: Tensor
-    next_norm: Tensor
-    window: int | None
-
-
-class Gemma3:
-    """A loaded model; see `base.Model`."""
-
-    def __init__(self, folder: ModelFolder, weights: Weights) -> None:
-        self.shape: ModelShape = model_shape(folder)
-        self.ops: Ops = weights.ops
-        self.dtype: torch.dtype = weights.dtype
-        shape = self.shape
-        self._eps = number(folder, "rms_norm_eps", 1e-6)
-        self._scale = number(folder, "query_pre_attn_scalar") ** -0.5
-        # The factor is rounded to the model's type, as it was in training.
-        self._embed_scale = torch.tensor(shape.hidden**0.5).to(weights.dtype).item()
-        self._global, self._local = _ropes(folder, shape)
-        softcap = folder.config.get("final_logit_softcapping")
-        self._softcap = None if softcap is None else float(softcap)
-        self._embedding = weights.take("model.embed_tokens.weight", (shape.vocab_size, shape.hidden))
-        norms = [_norm(weights, f"model.layers.{i}.input_layernorm", shape.hidden) for i in range(shape.layers)]
-        norms.append(_norm(weights, "model.norm", shape.hidden))
-        self._first_norm = norms[0]
-        inner = integer(folder, "intermediate_size")
-        pattern = integer(folder, "sliding_window_pattern")
-        windows = layer_windows(folder, shape.layers, [(i + 1) % pattern != 0 for i in range(shape.layers)])
-        self._layers = [_load_layer(weights, shape, inner, i, norms[i + 1], windows[i]) for i in range(shape.layers)]
-        self._head = load_head(folder, weights, shape, self._embedding, tied=True)
-        weights.finish(_VISION)
-
-    def forward(self, batch: Batch, kv: Any) -> Tensor:
-        ops, eps, scale, attention = self.ops, self._eps, self._scale, batch.attention
-        slots = batch.slots
-        far = self._global.cos[batch.positions], self._global.sin[batch.positions]
-        near = self._local.cos[batch.positions], self._local.sin[batch.positions]
-        heads = (self.shape.heads, self.shape.kv_heads, self.shape.kv_heads)
-        shaped = (len(batch.tokens), sum(heads), self.shape.head_dim)
-        residual = ops.embedding(batch.tokens, self._embedding) * self._embed_scale
-        x = ops.rms_norm(residual, self._first_norm, eps)
-        for index, layer in enumerate(self._layers):
-            q, k, v = ops.linear(x, layer.qkv).view(shaped).split_with_sizes(heads, 1)
-            q, k = ops.rms_norm(q, layer.q_norm, eps), ops.rms_norm(k, layer.k_norm, eps)
-            cos, sin = far if layer.window is None else near
-            q, k = ops.rotary(q, k, cos, sin)
-            ops.write_kv(kv, index, k, v, slots)
-            x = ops.linear(ops.attention(q, kv, index, attention, scale, layer.window), layer.out)
-            x = ops.rms_norm(x, layer.out_norm, eps)
-            x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
-            x = ops.linear(ops.gelu_mul(ops.linear(x, layer.gate_up)), layer.down)
-            x = ops.rms_norm(x, layer.down_norm, eps)
-            x, residual = ops.add_rms_norm(x, residual, layer.next_norm, eps)
-        return x
+    def __init__(self, shape: ModelShape, weights: Weights, stack: StackSpec, head: Any, softcap: float | None) -> None:
+        super().__init__(shape, weights, stack, head)
+        self._softcap = softcap
 
     def logits(self, hidden: Tensor) -> Tensor:
-        logits = self.ops.head(hidden, self._head)
+        logits = super().logits(hidden)
         return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
 
 
@@ -121,7 +63,36 @@ def load(folder: ModelFolder, weights: Weights) -> Gemma3:
             weights.rename_start(start, plain)
     folder = with_config(folder, {**_DEFAULTS, **config})
     refuse_unknown(folder, activation=_ACTIVATION, honoured=("final_logit_softcapping",))
-    return Gemma3(folder, weights)
+    return _load(folder, weights)
+
+
+def _load(folder: ModelFolder, weights: Weights) -> Gemma3:
+    shape = model_shape(folder)
+    # The factor is rounded to the model's type, as it was in training.
+    embed_scale = torch.tensor(shape.hidden**0.5).to(weights.dtype).item()
+    ropes = _ropes(folder, shape)
+    softcap = folder.config.get("final_logit_softcapping")
+    embedding = weights.embedding("model.embed_tokens.weight", shape.vocab_size, shape.hidden)
+    norms = [_norm(weights, f"model.layers.{i}.input_layernorm", shape.hidden) for i in range(shape.layers)]
+    norms.append(_norm(weights, "model.norm", shape.hidden))
+    inner = integer(folder, "intermediate_size")
+    pattern = integer(folder, "sliding_window_pattern")
+    windows = layer_windows(folder, shape.layers, [(i + 1) % pattern != 0 for i in range(shape.layers)])
+    stack = StackSpec(
+        [_load_layer(weights, shape, inner, i, norms[i + 1], windows[i], ropes) for i in range(shape.layers)],
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        "gelu_tanh",
+        embedding,
+        embed_scale,
+        norms[0],
+        number(folder, "rms_norm_eps", 1e-6),
+        number(folder, "query_pre_attn_scalar") ** -0.5,
+    )
+    head = load_head(folder, weights, shape, embedding, tied=True)
+    weights.finish(_VISION)
+    return Gemma3(shape, weights, stack, head, None if softcap is None else float(softcap))
 
 
 def _ropes(folder: ModelFolder, shape: ModelShape) -> tuple[Rope, Rope]:
@@ -141,11 +112,18 @@ def _norm(weights: Weights, name: str, width: int) -> Tensor:
 
 
 def _load_layer(
-    weights: Weights, shape: ModelShape, inner: int, index: int, next_norm: Tensor, window: int | None
-) -> Layer:
+    weights: Weights,
+    shape: ModelShape,
+    inner: int,
+    index: int,
+    next_norm: Tensor,
+    window: int | None,
+    ropes: tuple[Rope, Rope],
+) -> LayerSpec:
     at = f"model.layers.{index}."
     head_dim, hidden = shape.head_dim, shape.hidden
-    return Layer(
+    rope = ropes[0] if window is None else ropes[1]
+    return LayerSpec(
         qkv=load_qkv(weights, shape, at, bias=False),
         q_norm=_norm(weights, f"{at}self_attn.q_norm", head_dim),
         k_norm=_norm(weights, f"{at}self_attn.k_norm", head_dim),
@@ -156,5 +134,7 @@ def _load_layer(
         down=weights.linear([f"{at}mlp.down_proj"], [hidden], inner),
         down_norm=_norm(weights, f"{at}post_feedforward_layernorm", hidden),
         next_norm=next_norm,
+        cos=rope.cos,
+        sin=rope.sin,
         window=window,
     )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,23 +48,36 @@ def write_small_files(file: GgufFile, folder: Path, dtype: str) -> None:
 
 def write_weights(file: GgufFile, path: Path, dtype: str, progress: Callable[[int, int], None]) -> None:
     """All tensors, dequantized, to one safetensors file. `progress` gets bytes written and in all."""
-    config = hf_config(file)
     tensors = [
-        _tensor_out(file, config, name, tensor) for name, tensor in hf_names(file, config["num_hidden_layers"]).items()
+        TensorOut(name, place.tensor.shape, partial(values_of, file, place))
+        for name, place in placed(file, hf_config(file)).items()
     ]
     write_safetensors(path, tensors, _KINDS[dtype], progress)
 
 
-def _tensor_out(file: GgufFile, config: dict[str, Any], name: str, tensor: GgufTensor) -> TensorOut:
+class Placed(NamedTuple):
+    """How a tensor of the file becomes one of the Hugging Face layout: its rows in `order` (None: as they are), and
+    `less` taken from each value."""
+
+    tensor: GgufTensor
+    order: npt.NDArray[np.int64] | None
+    less: float
+
+
+def placed(file: GgufFile, config: dict[str, Any]) -> dict[str, Placed]:
+    """Every tensor by its name in the Hugging Face layout; `config` is `hf_config(file)`."""
     architecture = ARCHITECTURES[file.metadata["general.architecture"]]
-    heads = 0
-    if architecture.permuted and ".q_proj." in name:
-        heads = config["num_attention_heads"]
-    elif architecture.permuted and ".k_proj." in name:
-        heads = config["num_key_value_heads"]
-    less = 1.0 if architecture.norm_plus_one and "norm." in name else 0.0
-    order = _rotary_order(file, tensor, heads, config["head_dim"]) if heads else None
-    return TensorOut(name, tensor.shape, lambda: _chunks(file, tensor, order, less))
+    found = {}
+    for name, tensor in hf_names(file, config["num_hidden_layers"]).items():
+        heads = 0
+        if architecture.permuted and ".q_proj." in name:
+            heads = config["num_attention_heads"]
+        elif architecture.permuted and ".k_proj." in name:
+            heads = config["num_key_value_heads"]
+        order = _rotary_order(file, tensor, heads, config["head_dim"]) if heads else None
+        less = 1.0 if architecture.norm_plus_one and "norm." in name else 0.0
+        found[name] = Placed(tensor, order, less)
+    return found
 
 
 def _rotary_order(file: GgufFile, tensor: GgufTensor, heads: int, head_dim: int) -> npt.NDArray[np.int64]:
@@ -78,16 +92,15 @@ def _rotary_order(file: GgufFile, tensor: GgufTensor, heads: int, head_dim: int)
     return np.arange(heads * head_dim).reshape(heads, head_dim // 2, 2).swapaxes(1, 2).ravel()
 
 
-def _chunks(
-    file: GgufFile, tensor: GgufTensor, order: npt.NDArray[np.int64] | None, less: float
-) -> Iterator[npt.NDArray[np.float32]]:
-    rows = file.rows(tensor)
-    width = tensor.shape[-1] if len(tensor.shape) > 1 else 1
+def values_of(file: GgufFile, place: Placed) -> Iterator[npt.NDArray[np.float32]]:
+    """The tensor's values in order, dequantized, some rows at a time."""
+    rows, shape = file.rows(place.tensor), place.tensor.shape
+    width = shape[-1] if len(shape) > 1 else 1
     step = max(1, _CHUNK_VALUES // width)
     for start in range(0, len(rows), step):
-        part = rows[start : start + step] if order is None else rows[order[start : start + step]]
-        values = dequantize(part, tensor.kind)
-        yield values - np.float32(less) if less else values
+        part = rows[start : start + step] if place.order is None else rows[place.order[start : start + step]]
+        values = dequantize(part, place.tensor.kind)
+        yield values - np.float32(place.less) if place.less else values
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

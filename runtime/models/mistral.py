@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .decoder import Decoder, Variant
+from .decoder import Decoder, Variant, load_decoder
 from .settings import integer, layer_windows, refuse_unknown
 from .source import ModelFolder
 from .weights import Weights
@@ -12,4 +12,4 @@ def load(folder: ModelFolder, weights: Weights) -> Decoder:
     refuse_unknown(folder, activation="silu")
     layers = integer(folder, "num_hidden_layers")
     slides = folder.config.get("sliding_window") is not None
-    return Decoder(folder, weights, Variant(windows=layer_windows(folder, layers, [slides] * layers)))
+    return load_decoder(folder, weights, Variant(windows=layer_windows(folder, layers, [slides] * layers)))

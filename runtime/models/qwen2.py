@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .decoder import Decoder, Variant
+from .decoder import Decoder, Variant, load_decoder
 from .settings import flag, integer, layer_windows, refuse_unknown
 from .source import ModelFolder
 from .weights import Weights
@@ -10,7 +10,7 @@ from .weights import Weights
 
 def load(folder: ModelFolder, weights: Weights) -> Decoder:
     refuse_unknown(folder, activation="silu")
-    return Decoder(folder, weights, Variant(qkv_bias=True, windows=qwen_windows(folder)))
+    return load_decoder(folder, weights, Variant(qkv_bias=True, windows=qwen_windows(folder)))
 
 
 def qwen_windows(folder: ModelFolder) -> list[int | None] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .decoder import Decoder, Variant
+from .decoder import Decoder, Variant, load_decoder
 from .qwen2 import qwen_windows
 from .settings import flag, refuse_unknown
 from .source import ModelFolder
@@ -12,6 +12,6 @@ from .weights import Weights
 def load(folder: ModelFolder, weights: Weights) -> Decoder:
     refuse_unknown(folder, activation="silu")
     bias = flag(folder, "attention_bias", False)
-    return Decoder(
+    return load_decoder(
         folder, weights, Variant(qkv_bias=bias, out_bias=bias, head_norms=True, windows=qwen_windows(folder))
     )

@@ -32,17 +32,19 @@ FAMILIES = {
 }
 
 
-def load_model(folder: ModelFolder, dtype: torch.dtype, ops: Ops, progress: Progress = no_progress) -> Model:
-    """Load all weights into `ops`' packed form.
+def load_model(
+    folder: ModelFolder, dtype: torch.dtype, ops: Ops, progress: Progress = no_progress, stored: bool = False
+) -> Model:
+    """Load all weights into `ops`' packed form: in `dtype`, or with `stored` as they are.
 
     `folder` is what `source.resolve` returned. Raises `ModelLoadError` with one line: an unknown architecture, a
     setting that would change results and is not known, a damaged file, a tensor that is missing, of the wrong shape or
     too many.
     """
     family = _family(folder)
-    if not folder.weights:
+    if not folder.weights and folder.gguf is None:
         raise ModelLoadError(f"{folder.path}: no weights")
-    with torch.inference_mode(), Weights(folder, dtype, ops, progress) as weights:
+    with torch.inference_mode(), Weights(folder, dtype, ops, progress, stored) as weights:
         return family.load(folder, weights)
 
 

@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,15 @@ def no_progress(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """A model on the local disk. `weights` are its safetensors files, empty when only the small files were wanted."""
+    """A model on the local disk. `weights` are its safetensors files, empty when only the small files were wanted;
+    `gguf` is the file that holds the weights, when it is to be read as it is."""
 
     path: Path
     name: str
     config: dict[str, Any]
     generation_config: dict[str, Any]
     weights: tuple[Path, ...]
+    gguf: Path | None = None
 
 
 def resolve(
@@ -56,8 +58,9 @@ def resolve(
     """Find a model, and fetch or convert what is missing.
 
     `model` is "embedded", a folder with safetensors, a GGUF file, or a Hugging Face id. A GGUF file is converted once
-    to `dtype` ("auto", "float32" or "bfloat16"), under `cache_dir`; with `weights` false, only its small files are, in
-    a moment. Raises `ModelLoadError` with one line.
+    to `dtype` ("auto", "float32" or "bfloat16"), under `cache_dir`; with `dtype` "stored" or `weights` false, only its
+    small files are, in a moment, and with "stored" the weights are read from the file itself. Raises `ModelLoadError`
+    with one line.
     """
     cache = cache_dir or env.cache_dir()
     if model == EMBEDDED:
@@ -101,7 +104,9 @@ def open_folder(path: Path, name: str, weights: bool = True) -> ModelFolder:
 
 
 def _from_gguf(path: Path, cache: Path, progress: Progress, dtype: str, weights: bool) -> ModelFolder:
-    dtype = dtype_name(dtype)
+    as_stored = dtype == "stored"
+    dtype = dtype_name("auto" if as_stored else dtype)
+    weights = weights and not as_stored
     name = re.sub(r"[.-](I?Q\d\w*|B?F16|F32)$", "", path.stem, flags=re.IGNORECASE)
     try:
         digest = content_hash(path, cache)
@@ -112,7 +117,8 @@ def _from_gguf(path: Path, cache: Path, progress: Progress, dtype: str, weights:
                 _convert(path, folder, dtype, wanted, progress)
     except OSError as error:
         raise ModelLoadError(f"{path}: cannot be converted in the cache {cache}: {error}") from None
-    return open_folder(folder, name, weights)
+    opened = open_folder(folder, name, weights)
+    return replace(opened, gguf=path) if as_stored else opened
 
 
 def _convert(path: Path, folder: Path, dtype: str, wanted: str | None, progress: Progress) -> None:

@@ -40,6 +40,8 @@ def create_app(
         version=metadata.version("bosquet"),
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,  # `install_docs` has one that needs no network
+        redoc_url=None,
     )
     app.state.services = services
     app.state.keys = keys

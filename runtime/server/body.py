@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from ...errors import BodyTooLarge, InvalidParameter, RequestRejected
+from ...errors import ArrivedLate, BodyTooLarge, InvalidParameter, RequestRejected
 from ...types import Origin
-from .faults import invalid, malformed, nested_too_deeply
+from .arrival import deadline_of
+from .faults import MAX_NESTING, deeper_than, invalid, malformed, nested_too_deeply
 from .keys import Caller
 from .record import record_of
 
@@ -26,7 +28,7 @@ MAX_ORIGIN = 200
 
 
 async def read_body(request: Request, model: type[B], limit: int) -> B:
-    """The request's body as `model`. Raises BodyTooLarge, InvalidParameter or RequestRejected."""
+    """The request's body as `model`. Raises BodyTooLarge, ArrivedLate, InvalidParameter or RequestRejected."""
     raw = await _read_bytes(request, limit)
     record_of(request.scope).body_bytes = len(raw)
     return parse(raw, model)
@@ -40,6 +42,8 @@ def parse(raw: bytes, model: type[B]) -> B:
         raise malformed(raw, error) from None
     except RecursionError:
         raise nested_too_deeply(raw) from None
+    if raw.count(b"{") + raw.count(b"[") > MAX_NESTING and deeper_than(MAX_NESTING, data):
+        raise nested_too_deeply(raw)
     if not isinstance(data, dict):
         raise RequestRejected("the body must be a JSON object")
     try:
@@ -68,11 +72,14 @@ async def _read_bytes(request: Request, limit: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > limit:
-                raise BodyTooLarge(f"the body is larger than the {limit} bytes that are allowed")
-            chunks.append(chunk)
+        async with asyncio.timeout_at(deadline_of(request)):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limit:
+                    raise BodyTooLarge(f"the body is larger than the {limit} bytes that are allowed")
+                chunks.append(chunk)
+    except TimeoutError:
+        raise ArrivedLate(f"the body did not arrive in time; {size} bytes of it came") from None
     except ClientDisconnect:
         raise RequestRejected("the client left before its request was complete") from None
     return b"".join(chunks)

@@ -5,34 +5,46 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
 
 from ...types import Request, TokenLogprob
+from .answer import UsageWanted, extras
+from .completion_tools import CallFolder, WrittenReader
 from .generation import Delta, Generation
 from .logprobs import TextLogprobWriter, joined
 from .prompts import Prompt
 from .schemas import CompletionRequest
 from .services import Text
 from .streaming import event
-from .wire import TextChoice, TextCompletion
+from .wire import TextChoice, TextCompletion, Usage
+
+T = TypeVar("T")
 
 
 class CompletionWriter:
     """One answer. Choices count over all prompts: prompt number · n + choice."""
 
     def __init__(
-        self, body: CompletionRequest, text: Text, prompts: Sequence[Prompt], requests: Sequence[Request], model: str
+        self,
+        body: CompletionRequest,
+        text: Text,
+        prompts: Sequence[Prompt],
+        requests: Sequence[Request],
+        model: str,
+        written: Sequence[WrittenReader] = (),
     ) -> None:
+        """`written`: where there are tools, what keeps the text of each choice as it was generated."""
         self._model = model
         self._created = int(time.time())
         self._id = requests[0].id if len(requests) == 1 else requests[0].id.rpartition("-")[0]
         self._ids = bool(body.return_token_ids)
-        options = body.stream_options
-        self._usage_last = bool(options and options.include_usage)
-        self._usage_always = bool(options and options.continuous_usage_stats)
+        self._usage = UsageWanted(body.stream_options)
         self._choices = [
-            _ChoiceWriter(index, body, text, prompts[index // request.sampling.n], request)
+            _ChoiceWriter(
+                index, body, text, prompts[index // request.sampling.n], request, written[index] if written else None
+            )
             for index, request in enumerate(request for request in requests for _ in range(request.sampling.n))
         ]
 
@@ -42,15 +54,20 @@ class CompletionWriter:
         async with aclosing(self._pieces(generation)) as flow:
             async for piece in flow:
                 folded[piece.index].add(piece)
-        return self._answer([entry.choice() for entry in folded], generation, last=True)
+        answer = self._answer([entry.choice() for entry in folded], generation.usage)
+        answer.x_bosquet = extras(generation)
+        return answer
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """Each piece as a chunk; the usage, if wanted, last."""
+        more = extras(generation)
         async with aclosing(self._pieces(generation)) as flow:
             async for piece in flow:
-                yield event(self._answer([piece], generation, last=False))
-        if self._usage_last:
-            yield event(self._answer([], generation, last=True))
+                chunk = self._answer([piece], self._usage.of_chunk(generation))
+                chunk.x_bosquet, more = more, UNSET
+                yield event(chunk)
+        if self._usage.last:
+            yield event(self._answer([], generation.usage))
 
     async def _pieces(self, generation: Generation) -> AsyncGenerator[TextChoice, None]:
         """What there is to send, in order. A choice waits until the scores of its prompt, if wanted, are there; it may
@@ -67,19 +84,24 @@ class CompletionWriter:
                     for piece in self._choices[delta.choice].write(delta):
                         yield piece
 
-    def _answer(self, choices: list[TextChoice], generation: Generation, *, last: bool) -> TextCompletion:
-        answer = TextCompletion(id=self._id, created=self._created, model=self._model, choices=choices)
-        if last or self._usage_always:
-            answer.usage = generation.usage
-        elif self._usage_last:
-            answer.usage = None
-        return answer
+    def _answer(self, choices: list[TextChoice], usage: Usage | UnsetType | None) -> TextCompletion:
+        return TextCompletion(id=self._id, created=self._created, model=self._model, choices=choices, usage=usage)
 
 
 class _ChoiceWriter:
     """Turns the deltas of one choice into pieces."""
 
-    def __init__(self, index: int, body: CompletionRequest, text: Text, prompt: Prompt, request: Request) -> None:
+    def __init__(
+        self,
+        index: int,
+        body: CompletionRequest,
+        text: Text,
+        prompt: Prompt,
+        request: Request,
+        written: WrittenReader | None,
+    ) -> None:
+        self._written = written
+        self._calls = CallFolder()
         self._prompt_scores: list[TokenLogprob] | None = None
         self._index = index
         self._echo = bool(body.echo)
@@ -130,9 +152,13 @@ class _ChoiceWriter:
         return TextChoice(self._index, text, logprobs)
 
     def _piece(self, delta: Delta) -> list[TextChoice]:
-        if not (delta.text or delta.finish or delta.logprobs or (self._ids and delta.tokens)):
+        calls = self._calls.add(delta.events) if self._written is not None else []
+        if not (delta.text or delta.finish or delta.logprobs or (self._ids and delta.tokens) or calls):
             return []
         piece = TextChoice(self._index, delta.text, finish_reason=delta.finish)
+        if self._written is not None:
+            piece.text, piece.content = self._written.take(), delta.text
+            piece.tool_calls = calls or UNSET
         if delta.logprobs is not None:
             piece.logprobs = self._logprobs.write(delta.logprobs)
         if delta.stop_reason is not None:
@@ -162,10 +188,18 @@ class _Folded:
             stop_reason=last.stop_reason,
             token_ids=_chained([piece.token_ids for piece in self._pieces]),
             prompt_token_ids=first.prompt_token_ids,
+            content=_together([piece.content for piece in self._pieces]),
+            tool_calls=_chained([piece.tool_calls for piece in self._pieces]),
         )
 
 
-def _chained(parts: Sequence[list[int] | UnsetType]) -> list[int] | UnsetType:
-    """Ids in a row; UNSET when no part has any list at all."""
+def _together(parts: Sequence[str | UnsetType]) -> str | UnsetType:
+    """All in a row; UNSET when no part has any text at all."""
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if texts else UNSET
+
+
+def _chained(parts: Sequence[list[T] | UnsetType]) -> list[T] | UnsetType:
+    """All in a row; UNSET when no part has any list at all."""
     lists = [part for part in parts if isinstance(part, list)]
-    return [token for part in lists for token in part] if lists else UNSET
+    return [entry for part in lists for entry in part] if lists else UNSET

@@ -11,28 +11,23 @@ from starlette.responses import Response
 
 from ...errors import InvalidParameter
 from ...types import Request as EngineRequest
+from .answer import respond
 from .auth import identified
 from .body import origin_of, read_body
+from .completion_tools import reading
 from .completion_writer import CompletionWriter
+from .constraints import constraint
 from .disconnect import answer_unless_gone
 from .docs import documented
-from .errors import json_response
 from .generation import FieldNames, Generation
+from .inspection import inspection
 from .keys import Caller
 from .prompts import Prompt, check_model, completion_prompts, several
 from .record import record_of
-from .sampling import (
-    Constraint,
-    Wanted,
-    check_priority,
-    check_queue,
-    check_stream_options,
-    constraint,
-    sampling_params,
-)
+from .sampling import Wanted, check_priority, check_queue, check_stream_options, sampling_params, with_stops
 from .schemas import CompletionRequest
 from .services import Services, Text
-from .streaming import EventStream
+from .tool_use import Held
 
 DEFAULT_MAX_TOKENS = 16
 """The protocol's own."""
@@ -58,22 +53,15 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Co
     found = constraint(body)
     check_queue(len(several(body.prompt)), body.n or 1, text.info)
     prompts = await completion_prompts(text, body)
-    requests = _engine_requests(services, text, request, caller, body, prompts, wanted, found)
+    read = reading(text, body, found, prompts)
+    requests = _engine_requests(services, text, request, caller, body, prompts, wanted, read.held)
     record = record_of(request.scope)
-    fields = FieldNames("prompt", None if found is None else found.field)
-    generation = Generation(services, text, requests, fields, record)
-    writer = CompletionWriter(body, text, prompts, requests, model)
-    try:
-        await generation.start()
-        if body.stream:
-            return EventStream(writer.events(generation), generation)
-        async with generation.deadline():
-            answer = await writer.whole(generation)
-        record.count(generation.usage)
-        return json_response(answer)
-    except BaseException:
-        await generation.close()
-        raise
+    check = inspection(services.config.check_share, read.held.expected, requests[0].id, services.metrics)
+    fields = FieldNames("prompt", read.held.places)
+    stop = requests[0].sampling.stop
+    generation = Generation(services, requests, fields, record, lambda: read.reader(stop), check)
+    writer = CompletionWriter(body, text, prompts, requests, model, read.written)
+    return await respond(generation, writer, record, stream=body.stream)
 
 
 def _wanted(body: CompletionRequest) -> Wanted:
@@ -100,7 +88,7 @@ def _engine_requests(
     body: CompletionRequest,
     prompts: Sequence[Prompt],
     wanted: Wanted,
-    found: Constraint | None,
+    held: Held,
 ) -> list[EngineRequest]:
     origin = origin_of(request, caller)
     priority = check_priority(body, caller)
@@ -115,8 +103,8 @@ def _engine_requests(
             EngineRequest(
                 id=name if len(prompts) == 1 else f"{name}-{index}",
                 ids=prompt.ids,
-                sampling=sampling_params(body, wanted, room, text.info),
-                grammar=None if found is None else found.spec,
+                sampling=with_stops(sampling_params(body, wanted, room, text.info), held.stops),
+                grammar=held.spec,
                 origin=origin,
                 priority=priority,
                 timeout_s=body.timeout or services.config.request_timeout_s,

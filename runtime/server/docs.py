@@ -1,5 +1,5 @@
-"""The request bodies in the OpenAPI document. Routes read their bodies themselves, so that every fault gets our error
-shape; this tells the document what they read."""
+"""The request bodies in the OpenAPI document, and the page that shows it. Routes read their bodies themselves, so that
+every fault gets our error shape; this tells the document what they read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+from starlette.responses import HTMLResponse
+
+from .docs_page import docs_page
 
 _REF = "#/components/schemas/{model}"
 _BODIES: dict[str, type[BaseModel]] = {}
@@ -22,7 +25,7 @@ def documented(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def install_docs(app: FastAPI) -> None:
-    """Add the bodies' schemas to the document."""
+    """Add the bodies' schemas to the document, and the page. The framework's own pages load scripts from elsewhere."""
 
     def build() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -35,4 +38,8 @@ def install_docs(app: FastAPI) -> None:
             app.openapi_schema = document
         return app.openapi_schema
 
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(docs_page(app.openapi()))
+
     app.openapi = build  # type: ignore[method-assign]
+    app.add_api_route("/docs", docs, include_in_schema=False)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...errors import (
+    ArrivedLate,
     BodyTooLarge,
     BosquetError,
     DeadlineExceeded,
@@ -47,6 +48,7 @@ ANSWERS: dict[type[BosquetError], Answer] = {
     NotAuthenticated: Answer(401, "authentication_error"),
     NotPermitted: Answer(403, "permission_error"),
     UnknownModel: Answer(404, "invalid_request_error"),
+    ArrivedLate: Answer(408, "timeout_error"),
     BodyTooLarge: Answer(413, "invalid_request_error"),
     Overloaded: Answer(429, "rate_limit_error"),
     Unavailable: Answer(503, "server_error"),
@@ -91,6 +93,8 @@ def error_response(error: BosquetError) -> Response:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if isinstance(error, NotAuthenticated):
         headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, ArrivedLate):
+        headers["Connection"] = "close"
     return json_response(error_body(error), answer_for(error).status, headers)
 
 

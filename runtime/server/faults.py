@@ -17,7 +17,7 @@ from ...errors import InvalidParameter, RequestRejected
 from .schemas import ALLOWED
 
 MAX_NESTING = 500
-"""Whatever is refused for its nesting is nested deeper than this."""
+"""How deep a body may be nested. What the JSON library itself refuses depends on the interpreter, and is deeper."""
 
 MOST_SCANNED = 100_000
 
@@ -54,6 +54,17 @@ def malformed(raw: bytes, error: Exception) -> RequestRejected:
     except (ValueError, RecursionError):
         odd = None
     return odd or RequestRejected(f"the body is not valid JSON: {error}")
+
+
+def deeper_than(limit: int, data: Any) -> bool:
+    """Whether lists and objects are nested in more than `limit` levels, `data` itself being the first."""
+    level = [data] if isinstance(data, dict | list) else []
+    for _ in range(limit):
+        inner = (part.values() if isinstance(part, dict) else part for part in level)
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def nested_too_deeply(raw: bytes) -> RequestRejected:
@@ -116,8 +127,6 @@ def _plain(path: str, error: ErrorDetails) -> str:
         return "this field is not known or not supported here"
     if error["type"] == "missing":
         return "this field is required"
-    if path in ("tools", "tool_choice"):
-        return "tool calls are not supported yet"
     if path == "suffix":
         return "this field is not supported"
     return error["msg"]

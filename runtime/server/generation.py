@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import NamedTuple
 
+from msgspec import UNSET
+
 from ...errors import BosquetError, DeadlineExceeded, GrammarInvalid, PromptTooLong, RequestRejected
-from ...types import FinishReason, Output, Request, TokenLogprob
+from ...grammar.tools.base import Event, TextDelta
+from ...types import FinishReason, Output, Relaxed, Request, TokenLogprob
 from ..engine_api import EngineApi, Stream
 from .errors import failure, named
+from .inspection import Inspection
+from .places import Places
+from .reading import Reader
 from .record import Record
-from .services import Services, Text, TextStream
-from .wire import PromptDetails, Usage
+from .services import Services
+from .wire import CompletionDetails, PromptDetails, Usage
 
 GRACE_S = 5.0
 """The engine ends a request whose time is over. Should it not, the server does, so much later."""
@@ -28,28 +34,33 @@ class Delta(NamedTuple):
     """What one step added to one choice. `choice` counts over all prompts: prompt number · n + choice."""
 
     choice: int
-    text: str
+    events: list[Event]
     tokens: list[int]
     logprobs: list[TokenLogprob] | None  # without the end token, which is no part of the text
     finish: FinishReason | None
     stop_reason: str | int | None
     prompt_logprobs: list[TokenLogprob] | None
 
+    @property
+    def text(self) -> str:
+        """What it adds to the answer's text."""
+        return "".join(event.text for event in self.events if isinstance(event, TextDelta))
+
 
 class FieldNames(NamedTuple):
     """Which fields of the body to name when the engine refuses the prompt or the grammar without naming one."""
 
     prompt: str
-    grammar: str | None
+    grammar: Places
 
 
 class _Choice:
     """One choice under way."""
 
-    __slots__ = ("count", "finished", "first", "last", "text")
+    __slots__ = ("count", "finished", "first", "last", "reader")
 
-    def __init__(self, text: TextStream) -> None:
-        self.text = text
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
         self.count = 0
         self.first = 0.0
         self.last = 0.0
@@ -60,7 +71,13 @@ class Generation:
     """Submits one engine request per prompt, yields their deltas, counts usage, and cancels what is left on `close`."""
 
     def __init__(
-        self, services: Services, text: Text, requests: Sequence[Request], fields: FieldNames, record: Record
+        self,
+        services: Services,
+        requests: Sequence[Request],
+        fields: FieldNames,
+        record: Record,
+        reader: Callable[[], Reader],
+        inspection: Inspection | None = None,
     ) -> None:
         self.requests = requests
         self.prompt_tokens = sum(len(request.ids) for request in requests)
@@ -68,8 +85,9 @@ class Generation:
         self._metrics = services.metrics
         self._fields = fields
         self.n = requests[0].sampling.n
-        stop = requests[0].sampling.stop
-        self._choices = [_Choice(text.stream(stop)) for _ in range(len(requests) * self.n)]
+        self._choices = [_Choice(reader()) for _ in range(len(requests) * self.n)]
+        self.relaxed: tuple[Relaxed, ...] = ()
+        self._inspection = inspection
         self._cached = [0] * len(requests)
         self._streams: list[Stream] = []
         self._arrival = record.arrival
@@ -80,11 +98,15 @@ class Generation:
     def usage(self) -> Usage:
         """Tokens so far, over all prompts and choices; the end token counts as generated."""
         generated = sum(choice.count for choice in self._choices)
+        thought = [choice.reader.reasoning_tokens for choice in self._choices]
         return Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=generated,
             total_tokens=self.prompt_tokens + generated,
             prompt_tokens_details=PromptDetails(sum(self._cached)),
+            completion_tokens_details=(
+                UNSET if None in thought else CompletionDetails(sum(count or 0 for count in thought))
+            ),
         )
 
     async def start(self) -> None:
@@ -93,6 +115,12 @@ class Generation:
             async with self.deadline():
                 for request in self.requests:
                     self._streams.append(await _submit(self._engine, request))
+            # All have the same grammar.
+            self.relaxed = self._fields.grammar.reported(self._streams[0].relaxed)
+            for entry in self.relaxed:
+                self._metrics.count_relaxed(entry.keyword)
+            if self._inspection is not None:
+                self._inspection.relaxed = self._streams[0].relaxed
         except BaseException as error:
             await self.close()
             if isinstance(error, RequestRejected):
@@ -144,9 +172,12 @@ class Generation:
         logprobs = output.logprobs
         if logprobs is not None and stop is not None and stop.token is not None:
             logprobs = logprobs[:-1]
+        events = choice.reader.push(output.tokens, output.finish, stop)
+        if self._inspection is not None:
+            self._inspection.see(index, events, output)
         return Delta(
             choice=index,
-            text=choice.text.push(output.tokens, output.finish, stop),
+            events=events,
             tokens=output.tokens,
             logprobs=logprobs,
             finish=output.finish,
@@ -155,12 +186,12 @@ class Generation:
         )
 
     def _named(self, error: RequestRejected) -> RequestRejected:
-        field = None
         if isinstance(error, PromptTooLong):
-            field = self._fields.prompt
-        elif isinstance(error, GrammarInvalid):
-            field = self._fields.grammar
-        return error if field is None else named(error, field)
+            return named(error, self._fields.prompt)
+        if isinstance(error, GrammarInvalid) and error.field is None:
+            field, message = self._fields.grammar.blame(str(error))
+            return GrammarInvalid(message) if field is None else named(GrammarInvalid(message), field)
+        return error
 
 
 _background: set[asyncio.Task[None]] = set()  # the loop holds tasks weakly

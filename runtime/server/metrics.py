@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ...types import EngineState, Stats
+from .output_check import KEYWORDS
 
 LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2)
@@ -53,11 +54,27 @@ class Metrics:
         self.disconnects = Counter(
             "bosquet_client_disconnects", "Requests whose client left early.", registry=self.registry
         )
+        self.relaxed = Counter(
+            "bosquet_relaxed_keywords",
+            "Keywords of schemas that an output was not held to.",
+            ("keyword",),
+            registry=self.registry,
+        )
+        self.checked = Counter(
+            "bosquet_outputs_checked",
+            "Structured outputs that were held against their schemas.",
+            ("kind", "verdict"),
+            registry=self.registry,
+        )
         self._engine = _EngineCollector()
         self.registry.register(self._engine)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"bosquet_{name}", text, buckets=buckets, registry=self.registry)
+
+    def count_relaxed(self, keyword: str) -> None:
+        """`keyword` comes from a caller's schema: what is no known one is counted under "other"."""
+        self.relaxed.labels(keyword if keyword in KEYWORDS else "other").inc()
 
     def render(self, state: EngineState, stats: Stats | None) -> bytes:
         """The text of a scrape; `stats` is None when the engine did not answer."""

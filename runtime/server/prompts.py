@@ -8,11 +8,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from ...errors import InvalidParameter, PromptTooLong, RequestRejected, UnknownModel
+from ...grammar.tools import Tool
 from ...types import Segment
 from .errors import named
 from .schemas import CompletionRequest, Message
 from .services import Services, Text
+from .tool_use import ToolUse
 
 T = TypeVar("T")
 
@@ -73,35 +77,45 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         else:
             content = message.content if message.content is not None else message.refusal or ""
         entry: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
-        for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
+        for name in ("name", "tool_call_id", "reasoning_content"):
             value = getattr(message, name)
             if value is not None:
                 entry[name] = value
+        if message.tool_calls:
+            entry["tool_calls"] = [call.model_dump(exclude={"index"}, exclude_none=True) for call in message.tool_calls]
         plain.append(entry)
     return plain
 
 
 async def render(
-    text: Text, messages: Sequence[Message], how: Turn, extra: dict[str, Any] | None, *, to_fit: bool = True
+    text: Text,
+    messages: Sequence[Message],
+    how: Turn,
+    extra: dict[str, Any] | None,
+    tools: ToolUse,
+    *,
+    to_fit: bool = True,
 ) -> tuple[list[Segment], list[int]]:
-    """The rendered conversation and its ids. Raises TemplateFailed, InvalidParameter and, with `to_fit`, PromptTooLong
-    for one that is far too long; whether the others fit is for the caller to see."""
+    """The rendered conversation, with the tools that the model is told of, and its ids. Raises TemplateFailed,
+    InvalidParameter and, with `to_fit`, PromptTooLong for one that is far too long; whether the others fit is for the
+    caller to see."""
     for name in RESERVED:
         if extra and name in extra:
             field = f"chat_template_kwargs.{name}"
             raise InvalidParameter(f"{field}: this variable is set from the request itself", field)
     plain = plain_messages(messages)
-    size = sum(map(_characters, messages))
+    size = sum(map(_characters, messages)) + sum(map(_length, tools.tools))
     short = size <= INLINE_CHARACTERS
 
     def work() -> tuple[list[Segment], list[int]]:
         began = time.thread_time()
         try:
+            conversation, told = tools.told(text.tool_format, plain)
             segments = text.template.render(
-                plain,
+                conversation,
                 add_generation_prompt=how.add_generation_prompt,
                 continue_final_message=how.continue_final_message,
-                tools=None,
+                tools=told,
                 extra=extra,
             )
         finally:
@@ -197,7 +211,12 @@ def _characters(message: Message) -> int:
     """About how long a message is; each counts for something, so that many empty ones are not short."""
     content = message.content or ""
     length = len(content) if isinstance(content, str) else sum(len(part.text) for part in content)
-    return 100 + length + len(message.reasoning_content or "") + 1000 * len(message.tool_calls or ())
+    calls = sum(100 + len(call.function.name) + len(call.function.arguments) for call in message.tool_calls or ())
+    return 100 + length + len(message.reasoning_content or "") + calls
+
+
+def _length(tool: Tool) -> int:
+    return 100 + len(tool.description) + len(msgspec.json.encode(tool.parameters))
 
 
 async def _run(field: str, work: Callable[[], T], size: int, *, inline: bool) -> T:

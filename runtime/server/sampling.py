@@ -1,15 +1,16 @@
-"""From a request body to SamplingParams and GrammarSpec: defaults, and the checks that need the model."""
+"""From a request body to SamplingParams: defaults, and the checks that need the model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from ...errors import InvalidParameter, NotPermitted
-from ...types import GrammarSpec, ModelInfo, SamplingParams
+from ...types import ModelInfo, SamplingParams
 from .keys import Caller
-from .schemas import GenerationBody, ResponseFormat
+from .schemas import GenerationBody
 
 
 class Wanted(NamedTuple):
@@ -19,13 +20,6 @@ class Wanted(NamedTuple):
     logprobs: int | None
     prompt_logprobs: int | None = None
     prompt_logprobs_from: int = 1
-
-
-class Constraint(NamedTuple):
-    """A grammar and the field that it came from."""
-
-    spec: GrammarSpec
-    field: str
 
 
 def sampling_params(body: GenerationBody, wanted: Wanted, room: int, info: ModelInfo) -> SamplingParams:
@@ -67,32 +61,17 @@ def sampling_params(body: GenerationBody, wanted: Wanted, room: int, info: Model
     )
 
 
+def with_stops(sampling: SamplingParams, tokens: Sequence[int]) -> SamplingParams:
+    """The same with more tokens that end the output."""
+    return replace(sampling, stop_token_ids=tuple(dict.fromkeys((*sampling.stop_token_ids, *tokens))))
+
+
 def check_queue(prompts: int, n: int, info: ModelInfo) -> None:
     """Refuse what the queue could not hold even if it were empty; it would be told to try again for ever."""
     if prompts * n > info.max_waiting:
         field = "prompt" if n == 1 else "n"
         asked = f"{prompts} prompts" if n == 1 else f"{n} choices for each of {prompts} prompts"
         raise InvalidParameter(f"{field}: {asked} are more than the {info.max_waiting} that the queue holds", field)
-
-
-def constraint(body: GenerationBody) -> Constraint | None:
-    """What the output is held to, or None. Raises InvalidParameter when two fields ask for it."""
-    found: list[Constraint] = []
-    if body.response_format is not None:
-        spec = _response_format(body.response_format)
-        if spec is not None:
-            found.append(spec)
-    if body.regex is not None:
-        found.append(Constraint(GrammarSpec("regex", body.regex), "regex"))
-    if body.choice is not None:
-        choices = list(dict.fromkeys(body.choice))
-        found.append(Constraint(GrammarSpec("choice", msgspec.json.encode(choices).decode()), "choice"))
-    if body.grammar is not None:
-        found.append(Constraint(GrammarSpec("ebnf", body.grammar), "grammar"))
-    if len(found) > 1:
-        field = found[1].field.partition(".")[0]
-        raise InvalidParameter(f"{field}: only one of response_format, regex, choice and grammar may be given", field)
-    return found[0] if found else None
 
 
 def check_stream_options(body: GenerationBody) -> None:
@@ -107,25 +86,6 @@ def check_priority(body: GenerationBody, caller: Caller) -> int:
     if priority > 0 and caller.role != "operator":
         raise NotPermitted("priority: above 0 needs a key with the role 'operator'", "priority")
     return priority
-
-
-def _response_format(form: ResponseFormat) -> Constraint | None:
-    if form.type == "text":
-        return None
-    if form.type == "json_object":
-        if form.schema_ is None:
-            return Constraint(GrammarSpec("json_object"), "response_format")
-        return Constraint(
-            GrammarSpec("json_schema", msgspec.json.encode(form.schema_).decode()), "response_format.schema"
-        )
-    field = "response_format.json_schema"
-    if form.json_schema is None:
-        raise InvalidParameter(f"{field}: this field is required", field)
-    field += ".schema"
-    if form.json_schema.schema_ is None:
-        raise InvalidParameter(f"{field}: this field is required", field)
-    value = msgspec.json.encode(form.json_schema.schema_).decode()
-    return Constraint(GrammarSpec("json_schema", value, strict=bool(form.json_schema.strict)), field)
 
 
 def _logit_bias(given: dict[str, float] | None, vocab_size: int) -> dict[int, float]:

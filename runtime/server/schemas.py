@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
+
+from .schema_base import Body, FirstFault, only_kinds
+from .tool_schemas import MAX_TOOLS, MessageToolCall, Tool, ToolChoice
 
 MAX_STOP = 16
 StopString = Annotated[str, Field(min_length=1, max_length=512)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-
-
-class FirstFault(FailFast):
-    """A list is read up to its first bad entry, so that a million of them give one error. Hashable, as members of a
-    union have to be."""
-
-    __hash__ = object.__hash__
 
 
 PromptIds = Annotated[list[TokenId], FirstFault(), Field(min_length=1)]
@@ -34,14 +30,6 @@ ALLOWED = {
     "segments": "must be a list of pairs of a text and true or false",
 }
 """What to say of fields that take values of several kinds; the checker names only one of these."""
-
-
-class Body(BaseModel):
-    """Strict types, finite numbers, no unknown fields."""
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, protected_namespaces=()
-    )
 
 
 class StreamOptions(Body):
@@ -58,9 +46,11 @@ class JsonSchemaFormat(Body):
 
 
 class ResponseFormat(Body):
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema", description="A schema beside type json_object.")
+    format: dict[str, Any] | None = Field(None, description="The format that goes with type structural_tag.")
+    strict: bool | None = Field(None, description="With type structural_tag: as for json_schema.")
 
 
 class GenerationBody(Body):
@@ -92,6 +82,7 @@ class GenerationBody(Body):
         Annotated[list[Annotated[str, Field(min_length=1)]], FirstFault(), Field(min_length=1, max_length=1024)] | None
     ) = Field(None, description="The output is one of these.")
     grammar: str | None = Field(None, min_length=1, max_length=262144, description="A grammar in EBNF.")
+    lark: str | None = Field(None, min_length=1, max_length=262144, description="A grammar in Lark's notation.")
     priority: int | None = Field(None, ge=-1000, le=1000, description="Higher goes first.")
     return_token_ids: bool | None = Field(None, description="Send the ids of the prompt's and the output's tokens.")
     timeout: float | None = Field(None, gt=0, le=86400, description="Seconds after which the request is given up.")
@@ -112,20 +103,17 @@ class ContentPart(Body):
     @model_validator(mode="before")
     @classmethod
     def only_text(cls, value: Any) -> Any:
-        kind = value.get("type") if isinstance(value, dict) else None
-        if isinstance(kind, str) and kind != "text":
-            raise PydanticCustomError(
-                "part", "parts of type '{kind}' are not supported, only text", {"kind": kind[:64]}
-            )
-        return value
+        return only_kinds(value, "parts", ("text",))
 
 
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[ContentPart], FirstFault(), Field(min_length=1)] | None = None
     name: str | None = Field(None, max_length=256)
-    tool_calls: list[dict[str, Any]] | None = Field(None, description="Calls that the assistant made earlier.")
-    tool_call_id: str | None = None
+    tool_calls: Annotated[list[MessageToolCall], FirstFault(), Field(max_length=MAX_TOOLS)] | None = Field(
+        None, description="Calls that the assistant made earlier."
+    )
+    tool_call_id: str | None = Field(None, max_length=256, description="The call that a message of a tool answers.")
     refusal: str | None = None
     reasoning_content: str | None = Field(None, description="Given to the template as it is.")
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
@@ -138,6 +126,8 @@ class Message(Body):
             raise PydanticCustomError("content", "content is missing")
         if self.tool_calls and self.role != "assistant":
             raise PydanticCustomError("tool_calls", "only the assistant makes tool calls")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise PydanticCustomError("tool_call_id", "tool_call_id is missing: which call is this the answer to?")
         return self
 
 
@@ -151,9 +141,11 @@ class ChatRequest(GenerationBody):
     add_generation_prompt: bool | None = Field(None, description="True unless the last message is to be continued.")
     continue_final_message: bool | None = Field(None, description="Go on in the last message instead of a new one.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="More variables for the chat template.")
-    tools: Annotated[list[Any], Field(max_length=0)] | None = Field(None, description="Not supported yet.")
-    tool_choice: Literal["none"] | None = Field(None, description="Not supported yet.")
-    parallel_tool_calls: bool | None = Field(None, description="Accepted, without effect.")
+    tools: Annotated[list[Tool], FirstFault(), Field(max_length=MAX_TOOLS)] | None = Field(
+        None, description="Functions that the model may call."
+    )
+    tool_choice: ToolChoice | None = Field(None, description="Whether it may, or must, call one; auto if left out.")
+    parallel_tool_calls: bool | None = Field(None, description="False: at most one call; true if left out.")
     modalities: Annotated[list[Literal["text"]], FirstFault()] | None = Field(None, description="Only text.")
     prediction: dict[str, Any] | None = Field(None, description="Accepted, without effect: it only asks for speed.")
 
@@ -178,6 +170,11 @@ class CompletionRequest(GenerationBody):
     parse_special: bool | None = Field(
         None, description="Read special strings in the prompt as special tokens; true if left out."
     )
+    tools: Annotated[list[Tool], FirstFault(), Field(max_length=MAX_TOOLS)] | None = Field(
+        None, description="Functions that the prompt has told the model of: calls of them are held to their schemas."
+    )
+    tool_choice: ToolChoice | None = Field(None, description="As for chat.")
+    parallel_tool_calls: bool | None = Field(None, description="As for chat.")
 
 
 class TokenizeRequest(Body):
@@ -186,6 +183,9 @@ class TokenizeRequest(Body):
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], FirstFault(), Field(min_length=1, max_length=8192)] | None = None
+    tools: Annotated[list[Tool], FirstFault(), Field(max_length=MAX_TOOLS)] | None = Field(
+        None, description="With messages: the functions that the model is told of."
+    )
     segments: (
         Annotated[list[Annotated[list[str | bool], FirstFault(), Field(min_length=2, max_length=2)]], FirstFault()]
         | None

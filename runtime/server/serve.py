@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ...errors import ConfigError
+from .arrival import arriving_within
 from .config import ServerConfig
 from .logs import configure_logs
 from .memory import limit_heaps
@@ -57,7 +58,7 @@ def make_server(app: FastAPI, config: ServerConfig) -> Server:
     settings = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=arriving_within(config.arrival_timeout_s),
         ws="none",
         log_config=None,
         access_log=False,

@@ -6,11 +6,13 @@ installed later; until then whoever asks gets `Unavailable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...errors import Unavailable
+from ...grammar.reasoning import Markers
+from ...grammar.tools import KNOWN, Format
 from ...types import FinishReason, ModelInfo, Segment, StopMatch
 from ..engine_api import EngineApi
 from .config import ServerConfig
@@ -36,13 +38,15 @@ class Tokenizer(Protocol):
 
     def bytes_of(self, token: int) -> bytes: ...
 
+    def id_of_special(self, text: str) -> int | None: ...
+
 
 class ChatTemplate(Protocol):
     """What the server needs of a chat template."""
 
     def render(
         self,
-        messages: Sequence[dict[str, Any]],
+        messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool,
         continue_final_message: bool,
@@ -66,12 +70,19 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The text side of a loaded model. `stream(stop)` makes a fresh TextStream. `longest_token` counts bytes."""
+    """The text side of a loaded model.
+
+    `stream(stop, shown)` makes a fresh TextStream, which shows special tokens only if they are among `shown`.
+    `tool_format` is how the model writes calls, `thinking` what stands around its reasoning. `longest_token` counts
+    bytes.
+    """
 
     tokenizer: Tokenizer
     template: ChatTemplate
     info: ModelInfo
-    stream: Callable[[Sequence[bytes]], TextStream]
+    stream: Callable[[Sequence[bytes], Set[int]], TextStream]
+    tool_format: Format = KNOWN["default"]
+    thinking: Markers | None = None
     pace: Pace = field(default_factory=Pace)
     longest_token: int = field(init=False)
 

@@ -18,6 +18,7 @@ from .keys import Caller
 from .prompts import check_ids, check_model, encode, render, turn
 from .schemas import DetokenizeRequest, TokenizeRequest
 from .services import Services, Text
+from .tool_use import tools_to_tell
 
 
 class Tokenized(Struct):
@@ -67,7 +68,10 @@ async def _tokenized(text: Text, body: TokenizeRequest) -> tuple[list[Segment], 
         raise InvalidParameter(f"{field}: exactly one of prompt, messages and segments is needed", field)
     if body.messages is not None:
         how = turn(body.messages, body.add_generation_prompt, body.continue_final_message)
-        return await render(text, body.messages, how, body.chat_template_kwargs, to_fit=False)
+        tools = tools_to_tell(body.tools)
+        return await render(text, body.messages, how, body.chat_template_kwargs, tools, to_fit=False)
+    if body.tools is not None:
+        raise InvalidParameter("tools: only with messages", "tools")
     if body.segments is not None:
         segments = [_segment(pair, index) for index, pair in enumerate(body.segments)]
     else:

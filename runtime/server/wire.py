@@ -14,11 +14,32 @@ class PromptDetails(Struct):
     cached_tokens: int
 
 
+class CompletionDetails(Struct):
+    reasoning_tokens: int
+
+
 class Usage(Struct):
+    """`completion_tokens_details` is there for models that reason."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
+
+
+class RelaxedKeyword(Struct):
+    """A keyword of a schema that the output was not held to. `path` is the JSON pointer of its schema."""
+
+    path: str
+    keyword: str
+    reason: str
+
+
+class Extras(Struct):
+    """What an answer says beyond the protocol, under `x_bosquet`."""
+
+    relaxed: list[RelaxedKeyword]
 
 
 class TopLogprob(Struct):
@@ -39,10 +60,27 @@ class ChatLogprobs(Struct):
     refusal: None = None
 
 
+class FunctionCall(Struct):
+    """`arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Struct):
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+
+
 class ChatMessage(Struct, kw_only=True):
+    """`content` is null where there are calls and no text."""
+
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
@@ -62,11 +100,28 @@ class ChatCompletion(Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] | UnsetType = UNSET
+    x_bosquet: Extras | UnsetType = UNSET
+
+
+class FunctionDelta(Struct):
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCallDelta(Struct):
+    """`id`, `type` and the name are in the first delta of a call; clients append what is sent again."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
 
 
 class ChatDelta(Struct):
     role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct):
@@ -86,6 +141,7 @@ class ChatChunk(Struct, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    x_bosquet: Extras | UnsetType = UNSET
 
 
 class TextLogprobs(Struct):
@@ -107,6 +163,8 @@ class TextChoice(Struct):
     stop_reason: str | int | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    content: str | UnsetType = UNSET  # where the request has tools: the text without the calls
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class TextCompletion(Struct, kw_only=True):
@@ -118,6 +176,7 @@ class TextCompletion(Struct, kw_only=True):
     model: str
     choices: list[TextChoice]
     usage: Usage | UnsetType | None = UNSET
+    x_bosquet: Extras | UnsetType = UNSET
 
 
 class ModelCard(Struct, kw_only=True):

@@ -11,6 +11,7 @@ import torch
 import transformers
 from tiny_models import PagedRun, Piece, load
 
+from bosquet.kernels.registry import known_ops, load_ops
 from bosquet.runtime.models.base import Model
 from bosquet.runtime.models.source import ModelFolder, resolve
 
@@ -23,9 +24,10 @@ def folder() -> ModelFolder:
     return resolve("embedded", dtype="float32")
 
 
-@pytest.fixture(scope="module")
-def model(folder: ModelFolder) -> Model:
-    return load(folder)
+@pytest.fixture(scope="module", params=known_ops())
+def model(folder: ModelFolder, request: pytest.FixtureRequest) -> Model:
+    """With native kernels too the weights are in float32 here, so that the oracle's tokens are the right ones."""
+    return load(folder, ops=load_ops(request.param, storage="float32"))
 
 
 @pytest.fixture(scope="module")

@@ -1,41 +1,32 @@
-"""The second start of the embedded model is quick: its weights lie converted on the disk."""
+"""The second start of the embedded model is quick: its weights lie converted on the disk.
+
+What a start takes on the clock depends on what else the machine does, so processor time is counted: of the server and
+of its engine, from the first byte of the interpreter to the first `ready` of `/health`. The two run side by side, so on
+a quiet machine the clock shows a third less (medians of five, 2 cores: 3.3 s on the clock, 5.0 s of processor time).
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-from bosquet.runtime.models.source import resolve
-
-START = """
 import time
-import torch
+
+import psutil
+from live_engine import serving
+
 from bosquet.runtime.models.source import resolve
-begun = time.perf_counter()
-folder = resolve("embedded", dtype="float32")
-found = time.perf_counter()
-from bosquet.kernels.registry import load_ops
-from bosquet.runtime.models.registry import load_model
-torch.set_num_threads(1)
-ops = load_ops("reference")
-ready = time.process_time()
-load_model(folder, torch.float32, ops)
-print(found - begun, time.process_time() - ready)
-"""
-# Seconds on the clock to find it, seconds of processor time (one thread) to load it: 1.2 to 4.3 were measured, the
-# collapse into large pages being what varies. The best of three counts: the machine may be busy with other things.
-FIND_S, LOAD_S = 0.3, 6.0
+
+PROCESSOR_S = 8.0
+"""Five seconds on two cores are ten of it. The best of three counts: a busy machine also slows what runs."""
 
 
 def test_second_start_is_quick() -> None:
-    resolve("embedded", dtype="float32")
-    found, loaded = [], []
+    resolve("embedded", dtype="auto")
+    took = []
     for _ in range(3):
-        said = subprocess.run(
-            [sys.executable, "-P", "-c", START], capture_output=True, text=True, check=True, timeout=120
-        ).stdout.split()
-        found.append(float(said[0]))
-        loaded.append(float(said[1]))
-        if found[-1] < FIND_S and loaded[-1] < LOAD_S:
+        began = time.monotonic()
+        with serving() as server:
+            processes = [psutil.Process(pid) for pid in (server.process.pid, server.engine_pid())]
+            took.append(sum(sum(process.cpu_times()[:2]) for process in processes))
+        print(f"start: {took[-1]:.1f} s of processor time, {time.monotonic() - began:.1f} s on the clock with its end")
+        if took[-1] < PROCESSOR_S:
             return
-    raise AssertionError(f"found in {found} s (limit {FIND_S}), loaded in {loaded} s (limit {LOAD_S})")
+    raise AssertionError(f"processor time of three starts: {took} s; limit {PROCESSOR_S}")

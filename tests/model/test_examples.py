@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import jsonschema
 import pytest
 from live_engine import Served
 from typer.testing import CliRunner
@@ -151,6 +152,32 @@ def test_batch(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
     assert "8/8" in captured.err
 
 
+def test_tool_agent(load: Load, backend: bosquet.BosquetServer) -> None:
+    example = load("tool_agent")
+    for question in ("What does one bread cost?", "How much is 12 times 34?"):
+        acted = example.shop.run(question, backend=backend)["act"]
+        first, *others = acted.steps
+        assert len(first.calls) == 1  # it has to call, and makes one call at a time
+        assert all(len(step.calls) <= 1 for step in others)
+        for call in acted.calls:
+            tool = {"price": example.price, "multiply": example.multiply}[call.name]
+            jsonschema.validate(json.loads(call.arguments), tool.parameters)
+            assert call.error is None or (call.name, call.text) == ("price", "KeyError: 'wine'")
+        assert acted.steps[0].meta.prompt_tokens > 50
+        for before, after in itertools.pairwise(acted.steps):
+            assert computed(before.meta) <= after.meta.cached_tokens < after.meta.prompt_tokens
+
+
+def test_structured(load: Load, backend: bosquet.BosquetServer) -> None:
+    example = load("structured")
+    result = example.triage.run("I lost my key card.", backend=backend)
+    assert result["kind"] in ("broken", "lost", "question")
+    assert result["priority"] in "12345"
+    jsonschema.validate(result["tags"], example.TAGS)
+    assert isinstance(result.value, example.Summary)
+    assert len(result.value.title) <= 40
+
+
 def test_openai_client(load: Load, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     load("openai_client").main(served.url)
     *greeting, answer, verdict = capsys.readouterr().out.splitlines()
@@ -159,7 +186,7 @@ def test_openai_client(load: Load, served: Served, capsys: pytest.CaptureFixture
     assert verdict in ("yes", "no")
 
 
-@pytest.mark.parametrize("name", ["chat", "extract", "skeleton", "judge"])
+@pytest.mark.parametrize("name", ["chat", "extract", "skeleton", "judge", "structured", "tool_agent"])
 def test_main_prints(name: str, load: Load, capsys: pytest.CaptureFixture[str]) -> None:
     load(name).main()
     captured = capsys.readouterr()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import statistics
+import time
 
 import jsonschema
 import numpy as np
@@ -37,12 +39,31 @@ RECORD = {
     "required": ["name", "age", "address", "tags", "kind"],
     "additionalProperties": False,
 }
+TOOLS = {
+    "type": "triggered_tags",
+    "triggers": ["<tool_call>"],
+    "tags": [
+        {
+            "type": "tag",
+            "begin": '<tool_call>{"name": "look", "arguments": ',
+            "content": {"type": "json_schema", "json_schema": RECORD["properties"]["address"]},
+            "end": "}</tool_call>",
+        }
+    ],
+}
 SPECS = [
     GrammarSpec("json_schema", json.dumps(RECORD)),
     GrammarSpec("json_object"),
     GrammarSpec("json_schema", json.dumps({"type": "string", "minLength": 1})),
     GrammarSpec("regex", "(yes|no|日本)+!"),
     GrammarSpec("choice", json.dumps(["yes", "no", "maybe so"])),
+    GrammarSpec("json_schema", json.dumps({"type": "number", "minimum": 0, "multipleOf": 0.25})),
+    GrammarSpec("json_schema", json.dumps({"type": "object", "properties": {"a": {"type": "string"}}})),
+    GrammarSpec("regex", "[a-z ]{1,200}"),
+    GrammarSpec("regex", "[A-Z][a-z]{1,9}"),
+    GrammarSpec("lark", 'start: "[" [start ("," start)*] "]" | /"[^"]*"/'),
+    GrammarSpec("structural_tag", json.dumps(TOOLS)),
+    GrammarSpec("regex", "x[0-9]+", after=(28, 280)),
 ]
 
 
@@ -79,6 +100,60 @@ def test_mask_bits_are_what_is_accepted(compiler, spec):
         matcher.try_accept([rng.choice(allowed)])
         if matcher.terminated:
             break
+
+
+TEXT = "the quick brown fox jumps over the lazy dog and some more words follow " * 3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "limit_ms"),
+    [
+        ("[a-z ]{1,200}", 4),
+        ("[^\\n]{1,300}", 4),
+        ("(?:[A-Za-z]{1,20} ){1,40}", 4),
+        ("([a-z]+ ?)+", 2),
+        ("(?:[a-z]{2,9}[ ,]?){1,60}", 6),
+    ],
+)
+def test_masks_of_counted_and_nested_repeats_are_cheap(compiler, tokenizer, pattern, limit_ms):
+    """They took 20 to 350 ms with the engine of the first version; the limits leave room for a busy machine."""
+    for spec in (
+        GrammarSpec("regex", pattern),
+        GrammarSpec("json_schema", json.dumps({"type": "string", "pattern": f"^(?:{pattern})$"})),
+    ):
+        matcher = compiler.compile(spec).matcher()
+        text = ('"' if spec.kind == "json_schema" else "") + TEXT[:180]
+        times = []
+        row = np.zeros(WIDTH // 32, dtype=np.int32)
+        for token in tokenizer.encode(text, specials=False):
+            began = time.perf_counter()
+            matcher.fill_mask(row)
+            times.append(time.perf_counter() - began)
+            assert matcher.try_accept([token]) == 1
+        assert len(times) > 30
+        assert statistics.median(times) < limit_ms / 1000
+
+
+def test_a_hundred_tools_compile_within_a_second(compiler):
+    def tool(number):
+        schema = {
+            "type": "object",
+            "properties": {
+                f"path_{number}": {"type": "string", "description": "where to look"},
+                f"count_{number}": {"type": "integer", "minimum": 0, "maximum": 100 + number},
+                "options": {"type": "object", "properties": {f"deep_{number}": {"type": "boolean"}}},
+            },
+            "required": [f"path_{number}"],
+        }
+        begin = f'<tool_call>{{"name": "tool_{number}", "arguments": '
+        content = {"type": "json_schema", "json_schema": schema}
+        return {"type": "tag", "begin": begin, "content": content, "end": "}</tool_call>"}
+
+    value = json.dumps(TOOLS | {"tags": [tool(number) for number in range(128)]})
+    began = time.perf_counter()
+    matcher = compiler.compile(GrammarSpec("structural_tag", value)).matcher()
+    assert time.perf_counter() - began < 3  # 0.3 s where nothing else runs
+    matcher.fill_mask(np.zeros(WIDTH // 32, dtype=np.int32))
 
 
 def test_special_tokens_are_masked_at_every_step(compiler, tokenizer):

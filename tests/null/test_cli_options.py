@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import bosquet.cli
 import bosquet.runtime.bench.command
-import bosquet.runtime.serving
+import bosquet.runtime.launch
 import bosquet.runtime.terminal_chat
 from bosquet.cli import app
 from bosquet.errors import ConfigError
@@ -64,7 +64,7 @@ def test_help_all_shows_every_option_in_full_with_its_choices() -> None:
     for config in (EngineConfig, ServerConfig):
         for name in knobs(config, basic=True) + knobs(config, basic=False):
             assert f"  {name} " in done.stdout
-    assert "<auto|float32|bfloat16>" in done.stdout
+    assert "<lru|lfu>" in done.stdout
     assert "\n  bosquet serve ./my-model --port 9000\n" in done.stdout
 
 
@@ -107,7 +107,7 @@ def test_wrong_options_are_named(words: tuple[str, ...], message: str) -> None:
 
 def test_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls()
-    monkeypatch.setattr(bosquet.runtime.serving, "serve", calls)
+    monkeypatch.setattr(bosquet.runtime.launch, "serve", calls)
     words = "serve some/model --port 0 --dtype float32 --no-prefix-cache --cors-origins a --cors-origins b --threads 3"
     assert invoke(*words.split()).exit_code == 0
     assert invoke("serve").exit_code == 0

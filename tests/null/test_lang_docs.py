@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes_lang import FakeBackend
+from fakes_lang import FakeBackend, written
 from fakes_lang_http import bosquet_server
 
 import bosquet.lang as language
@@ -24,6 +24,7 @@ SCRIPT: dict[str, Any] = {
     "text": "more",
     "goodbye": "bye",
     "person": '{"name": "Ada", "age": 36}',
+    "act": [written("price", item="bread") + written("multiply", a=1.5), "It costs 2.4."],
 }
 
 
@@ -32,7 +33,7 @@ def test_every_block_of_the_tour_runs(monkeypatch: pytest.MonkeyPatch, capsys: p
     plain = http.BosquetServer.__init__
     monkeypatch.setattr(http.BosquetServer, "__init__", lambda self, url: plain(self, url, transport=server))
     blocks = re.findall(r"^```python\n(.*?)^```", TOUR.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     names: dict[str, Any] = {}
     language.set_backend(FakeBackend(script=SCRIPT))
     try:
@@ -44,6 +45,8 @@ def test_every_block_of_the_tour_runs(monkeypatch: pytest.MonkeyPatch, capsys: p
     printed = capsys.readouterr().out.splitlines()
     assert printed[:3] == ["hello", "0", "42"]
     assert "Ada 36" in printed
+    at = printed.index("It costs 2.4.")
+    assert printed[at - 2 : at] == ['price {"item": "bread"} 2.4', 'multiply {"a": 1.5} 3.0']
     assert any(line.endswith("['hello', 'hello', 'hello']") for line in printed)
     assert printed[-2].endswith("['greeting', 'goodbye']")
     assert printed[-1].startswith("person failed: the output was cut at max_tokens=3")

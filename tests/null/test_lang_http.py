@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
 import pytest
-from fakes_lang import FakeBackend, chatml, echo, encode_segments, folding, until
+from fakes_lang import FakeBackend, chatml, echo, encode_segments, folding, until, written
 from fakes_lang_http import bosquet_server, refusal
 
 import bosquet.lang as bosquet
@@ -22,6 +23,9 @@ from bosquet.errors import (
     Unavailable,
     Unsupported,
 )
+from bosquet.lang.backends.client import grammar_fields
+from bosquet.runtime.server.schemas import CompletionRequest
+from bosquet.types import GrammarSpec, Relaxed
 
 DIED = 'data: {"error": {"message": "died", "code": "engine_died"}}\n\n'
 URL = "http://server.test:8000"
@@ -113,13 +117,15 @@ def test_the_output_is_held_to_what_was_asked() -> None:
             bosquet.gen("b", schema=dict),
             bosquet.gen("c", regex="a+"),
             bosquet.gen("d", grammar="root ::= .", stop=["x", "y"]),
+            bosquet.gen("e", lark="start: /a/"),
         )
 
-    server = bosquet_server(FakeBackend(script={"a": "{}", "b": "{}", "c": "aa", "d": "a"}))
+    server = bosquet_server(FakeBackend(script={"a": "{}", "b": "{}", "c": "aa", "d": "a", "e": "a"}))
     with bosquet.BosquetServer(URL, transport=server) as backend:
         result = held.run(backend=backend)
-    assert [result[name] for name in "abcd"] == [{}, {}, "aa", "a"]
-    a, b, c, d = server.bodies("/v1/completions")
+    assert [result[name] for name in "abcde"] == [{}, {}, "aa", "a", "a"]
+    a, b, c, d, e = server.bodies("/v1/completions")
+    assert e["lark"] == "start: /a/"
     assert a["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "output", "schema": schema, "strict": True},
@@ -190,6 +196,51 @@ def test_a_servers_errors_come_back_as_what_they_are(
         assert cause.field == "prompt"
 
 
+@bosquet.tool
+def add(a: int, b: int) -> int:
+    "Add."
+    return a + b
+
+
+@bosquet.tool
+async def shout(text: str) -> str:
+    "Shout."
+    return text.upper()
+
+
+@bosquet.program(temperature=0, max_tokens=300)
+def agent(s: bosquet.State) -> Any:
+    s.user("Go.")
+    s.act([add, shout], tool_choice="add", parallel=False)
+    s.user("Thanks.")
+    s.assistant(bosquet.gen("bye"))
+    return s["act"]
+
+
+def test_tools_on_a_server_do_what_they_do_on_the_backend_itself() -> None:
+    def backend() -> FakeBackend:
+        said = ["Hm. " + written("add", a=1, b=2) + written("shout", text="é"), "<3"]
+        found = (Relaxed("#/properties/text", "pattern", "too wide"),)
+        return FakeBackend(script={"act": said}, relaxed=found)
+
+    direct, behind = backend(), backend()
+    server = bosquet_server(behind)
+    here = agent.run(backend=direct)
+    with bosquet.BosquetServer(URL, transport=server) as client:
+        there = agent.run(backend=client)
+        assert (
+            "".join(agent.stream(backend=bosquet.BosquetServer(URL, transport=bosquet_server(backend())), var="act"))
+            == "Hm. <3"
+        )
+    assert there.error is None
+    assert (there.text, there.ids, there.messages) == (here.text, here.ids, here.messages)
+    assert [call.text for call in there.value.calls] == [call.text for call in here.value.calls] == ["3", "É"]
+    assert there.meta("act").relaxed == here.meta("act").relaxed != ()
+    assert [(call.tools, tuple(call.ids)) for call in behind.calls] == [(c.tools, tuple(c.ids)) for c in direct.calls]
+    told = [body for body in server.bodies("/tokenize") if "messages" in body]
+    assert all([tool["function"]["name"] for tool in body["tools"]] == ["add", "shout"] for body in told)
+
+
 def test_a_server_that_is_not_there_is_unavailable() -> None:
     with bosquet.BosquetServer("http://127.0.0.1:1") as backend:
         (result,) = echo.map(["hi"], backend=backend)
@@ -231,3 +282,10 @@ def test_a_backend_can_be_used_again_after_it_was_closed_and_in_async_programs()
             assert repr(backend) == f"BosquetServer('{URL}')"
 
     asyncio.run(main())
+
+
+def test_a_structural_format_goes_as_a_response_format() -> None:
+    form = {"type": "const_string", "value": "a"}
+    spec = GrammarSpec("structural_tag", json.dumps(form), strict=True)
+    assert grammar_fields(spec) == {"response_format": {"type": "structural_tag", "format": form, "strict": True}}
+    CompletionRequest.model_validate({"prompt": "a", **grammar_fields(spec)})

@@ -6,11 +6,13 @@ from typing import Any
 
 import pydantic
 import pytest
-from fakes_lang import FakeBackend, aecho, echo
+from fakes_lang import FakeBackend, aecho, echo, written
 from fakes_lang_http import openai_server, refusal
 
 import bosquet.lang as bosquet
 from bosquet.errors import NotAuthenticated, ProgramError, Unsupported
+from bosquet.lang.backends.client import CallDeltas
+from bosquet.types import Relaxed, ToolCall
 
 URL = "https://openai.test/v1"
 
@@ -91,6 +93,7 @@ def refused(capability: str, *parts: str | bosquet.Expression) -> Any:
         refused("regex", bosquet.gen("x", regex="a")),
         refused("choice", bosquet.gen("x", choices=["a", "b"])),
         refused("ebnf", bosquet.gen("x", grammar="root ::= .")),
+        refused("lark", bosquet.gen("x", lark="start: /a/")),
         refused("top_k", bosquet.gen("x", top_k=4)),
         refused("min_p", bosquet.gen("x", min_p=0.1)),
         refused("repetition_penalty", bosquet.gen("x", repetition_penalty=1.1)),
@@ -166,3 +169,102 @@ def test_errors_are_raised_where_the_value_is_read() -> None:
     with pytest.raises(ProgramError, match="step 'reply': wrong key") as caught:
         echo.run("hi", backend=backend)
     assert isinstance(caught.value.__cause__, NotAuthenticated)
+
+
+# -- tools ------------------------------------------------------------------------------------------------------------
+
+
+@bosquet.tool
+def add(a: int, b: int) -> int:
+    "Add."
+    return a + b
+
+
+@bosquet.tool(strict=True)
+async def shout(text: str) -> str:
+    "Shout."
+    return text.upper()
+
+
+@bosquet.program(max_tokens=300)
+def agent(s: bosquet.State, **options: Any) -> Any:
+    s.user("Go.")
+    s.act([add, shout], **options)
+    return s["act"]
+
+
+def test_tools_go_and_calls_come_as_the_protocol_has_them() -> None:
+    said = ["Hm. " + written("add", a=1, b=2) + written("shout", text="é"), "done"]
+    server = openai_server(FakeBackend(script={"chat": said}))
+    with bosquet.OpenAICompatible(URL, "m", transport=server) as backend:
+        result = agent.run(tool_choice="shout", parallel=False, backend=backend)
+    acted = result.value
+    assert (acted.text, [call.value for call in acted.calls], acted.finished) == ("done", [3, "É"], True)
+    first, second = server.bodies("/v1/chat/completions")
+    assert first["tools"] == [
+        {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": add.parameters}},
+        {
+            "type": "function",
+            "function": {"name": "shout", "description": "Shout.", "parameters": shout.parameters, "strict": True},
+        },
+    ]
+    assert first["tool_choice"] == {"type": "function", "function": {"name": "shout"}}
+    assert (second["tool_choice"], first["parallel_tool_calls"]) == ("auto", False)
+    user, assistant, one, two = second["messages"]
+    assert user == {"role": "user", "content": "Go."}
+    assert (assistant["role"], assistant["content"]) == ("assistant", "Hm. ")
+    ids = [call["id"] for call in assistant["tool_calls"]]
+    assert [call["function"] for call in assistant["tool_calls"]] == [
+        {"name": "add", "arguments": '{"a": 1, "b": 2}'},
+        {"name": "shout", "arguments": '{"text": "\\u00e9"}'},
+    ]
+    assert (one, two) == (
+        {"role": "tool", "content": "3", "tool_call_id": ids[0]},
+        {"role": "tool", "content": "É", "tool_call_id": ids[1]},
+    )
+
+
+def test_a_call_may_be_required_and_calls_may_be_parallel_unless_told_otherwise() -> None:
+    server = openai_server(FakeBackend(script={"chat": [written("add", a=1, b=2), "3"]}))
+    with bosquet.OpenAICompatible(URL, "m", transport=server) as backend:
+        agent.run(tool_choice="required", backend=backend)
+    first, second = server.bodies("/v1/chat/completions")
+    assert (first["tool_choice"], second["tool_choice"]) == ("required", "auto")
+    assert "parallel_tool_calls" not in first
+
+
+def test_a_message_that_only_calls_has_no_content() -> None:
+    server = openai_server(FakeBackend(script={"chat": [written("add", a=1, b=2), "3"]}))
+    with bosquet.OpenAICompatible(URL, "m", transport=server) as backend:
+        assert agent.run(backend=backend).value.text == "3"
+    assert server.bodies("/v1/chat/completions")[1]["messages"][1]["content"] is None
+
+
+def test_calls_of_servers_that_leave_out_indices_or_ids() -> None:
+    deltas = CallDeltas()
+    deltas.add([{"function": {"name": "a", "arguments": "{}"}}, {"id": "x", "function": {"name": "b"}}])
+    assert deltas.calls() == [ToolCall("call_0", "a", "{}"), ToolCall("x", "b", "")]
+    deltas = CallDeltas()
+    deltas.add([{"index": 1, "id": "y", "function": {"name": "b", "arguments": "{"}}])
+    deltas.add([{"index": 0, "id": "x", "function": {"name": "a"}}, {"index": 1, "function": {"arguments": "}"}}])
+    deltas.add([{"index": 0, "id": None, "function": None}])
+    assert deltas.calls() == [ToolCall("x", "a", ""), ToolCall("y", "b", "{}")]
+
+
+def test_what_a_bosquet_server_relaxed_is_in_the_meta() -> None:
+    @bosquet.program
+    def typed(s: bosquet.State) -> Any:
+        s.user("Go.")
+        s.assistant(bosquet.gen("city", schema=City))
+        return s.meta("city").relaxed
+
+    found = (Relaxed("#/properties/name", "pattern", "too wide"),)
+    server = openai_server(FakeBackend(script={"chat": '{"name": "a"}'}, relaxed=found))
+    with bosquet.OpenAICompatible(URL, "m", transport=server) as backend:
+        assert typed.run(backend=backend).value == found
+
+
+def test_a_stream_of_an_act_is_what_is_said() -> None:
+    server = openai_server(FakeBackend(script={"chat": ["Hm. " + written("add", a=1, b=2), "It is 3."]}))
+    with bosquet.OpenAICompatible(URL, "m", transport=server) as backend:
+        assert "".join(agent.stream(backend=backend)) == "Hm. It is 3."

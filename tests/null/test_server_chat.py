@@ -11,6 +11,7 @@ from bosquet.types import GrammarSpec, Origin, Request
 
 PATH = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 
 
 def ask(engine: FakeEngine, **fields: object) -> httpx.Response:
@@ -124,6 +125,11 @@ def test_max_tokens_is_clamped_to_the_room_left_and_its_two_names_agree():
             GrammarSpec("json_schema", "{}", strict=True),
         ),
         ({"response_format": {"type": "json_object", "schema": {"a": 1}}}, GrammarSpec("json_schema", '{"a":1}')),
+        ({"lark": 'start: "a"'}, GrammarSpec("lark", 'start: "a"')),
+        (
+            {"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}},
+            GrammarSpec("structural_tag", '{"type":"any_text"}'),
+        ),
     ],
 )
 def test_constraints_become_one_spec(fields: dict, spec: GrammarSpec):
@@ -134,11 +140,12 @@ def test_messages_as_the_template_gets_them():
     messages = [
         {"role": "developer", "content": [{"type": "text", "text": "be"}, {"type": "text", "text": "kind"}]},
         {"role": "user", "content": "x", "name": "bob"},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}], "refusal": None, "annotations": []},
+        {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None, "annotations": []},
         {"role": "tool", "content": "42", "tool_call_id": "1"},
     ]
     text = "<|im_start|>system\nbe\nkind<|im_end|>\n<|im_start|>user\nx<|im_end|>\n"
-    text += "<|im_start|>assistant\n<|im_end|>\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n"
+    text += '<|im_start|>assistant\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call><|im_end|>\n'
+    text += "<|im_start|>user\n<tool_response>\nf: 42\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     request = seen(messages=messages)
     assert _text(request) == text
 

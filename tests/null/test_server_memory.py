@@ -34,7 +34,8 @@ from bosquet.runtime.tokenizer import Tokenizer
 folder = Path(sys.argv[2])
 tokenizer = Tokenizer.from_folder(folder)
 facts = info(vocab_size=tokenizer.size, context_length=8192, end_ids=())
-text = Text(tokenizer, ChatTemplate.from_folder(folder), facts, lambda stop: TextStream(tokenizer, stop))
+stream = lambda stop, shown: TextStream(tokenizer, stop, shown=shown)
+text = Text(tokenizer, ChatTemplate.from_folder(folder), facts, stream)
 config = ServerConfig(port=0)
 run_server(create_app(FakeEngine(), TextServices(text), config), config, lambda url: print(url, flush=True))
 """

@@ -192,7 +192,6 @@ def test_documents_show_the_request_bodies():
     text = json.dumps(document)
     for reference in set(text.split('"#/components/schemas/')[1:]):
         assert reference.split('"')[0] in schemas
-    assert get(FakeEngine(), "/docs").status_code == 200
 
 
 def test_request_ids_are_echoed_or_made():

@@ -5,7 +5,7 @@ Oracles: the tokenizers library for ids, the template written out by hand for th
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 import pytest
@@ -49,8 +49,8 @@ def services(backend: tokenizers.Tokenizer, folder: Path, template: str = TEMPLA
     tokenizer = Tokenizer.from_folder(folder)
     facts = info(vocab_size=backend.get_vocab_size(), end_ids=(backend.token_to_id(END),))
 
-    def stream(stop: Sequence[bytes]) -> TextStream:
-        return TextStream(tokenizer, stop)
+    def stream(stop: Sequence[bytes], shown: Set[int]) -> TextStream:
+        return TextStream(tokenizer, stop, shown=shown)
 
     return TextServices(Text(tokenizer, ChatTemplate.from_folder(folder), facts, stream))
 

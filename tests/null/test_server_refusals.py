@@ -112,7 +112,7 @@ def test_whole_surrogate_pairs_are_characters():
     assert engine.requests[0].ids == list("😀".encode())
 
 
-@pytest.mark.parametrize("depth", [1000, 5000, 100_000])
+@pytest.mark.parametrize("depth", [501, 1000, 5000, 100_000])
 def test_deep_nesting_names_the_field_that_is_deep(depth: int):
     deep = '{"a":' * depth + "1" + "}" * depth
     for before in ("", '"model":"toy",', '"messages":[{"role":"user","content":"[{"}],'):
@@ -123,6 +123,15 @@ def test_deep_nesting_names_the_field_that_is_deep(depth: int):
     param, message = refusal(CHAT, ("[" * depth + "]" * depth).encode())
     assert param is None
     assert "nested deeper than 500 levels" in message
+
+
+def test_nesting_up_to_the_limit_is_no_fault():
+    """The body itself is a level. Brackets in strings are none."""
+    for depth, told in ((499, False), (500, True)):
+        deep = '{"a":' * depth + '"' + "[" * 1000 + '"' + "}" * depth
+        _, message = refusal(CHAT, f'{{"response_format":{deep}}}'.encode())
+        assert ("nested" in message) == told
+    assert "must be a JSON object" in refusal(CHAT, b'"' + b"[" * 1000 + b'"')[1]
 
 
 @pytest.mark.parametrize("reason", ["unbalanced ( at position 3", "regex: unbalanced (", "not like this"])

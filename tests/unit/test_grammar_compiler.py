@@ -7,12 +7,14 @@ import threading
 import time
 
 import pytest
-from grammar_vocabulary import fits, vocabulary
+from grammar_vocabulary import EMPTY, HEAD, IM_END, TOOL, fits, vocabulary
 
 from bosquet.errors import GrammarInvalid
-from bosquet.grammar import compiler as compiler_module
 from bosquet.grammar.compiler import GrammarCompiler
+from bosquet.grammar.llguidance_engine import LlguidanceCore
+from bosquet.grammar.outlines_engine import OutlinesCore
 from bosquet.grammar.vocabulary import Vocabulary
+from bosquet.grammar.xgrammar_engine import XgrammarCore
 from bosquet.types import GrammarSpec
 
 
@@ -21,8 +23,8 @@ def compiler():
     return GrammarCompiler(vocabulary())
 
 
-def schema(value):
-    return GrammarSpec("json_schema", json.dumps(value))
+def schema(value, strict=False):
+    return GrammarSpec("json_schema", json.dumps(value), strict)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,7 @@ def schema(value):
         schema("bar"),
         schema({"type": "object", "properties": {"a": "bar"}}),
         schema({"type": "string", "pattern": "["}),
-        schema({"$ref": "https://example.com/schema.json"}),
+        schema({"$ref": "https://example.com/schema.json"}, strict=True),
         schema({"description": "x" * 300_000}),
         GrammarSpec("json_schema", "[" * 200_000),
         GrammarSpec("json_schema", '{"items":' * 20_000 + "{}" + "}" * 20_000),
@@ -79,7 +81,21 @@ def test_good_specs_are_silent_too(compiler, capfd):
 
 def test_the_same_spec_is_compiled_once_and_kept(compiler):
     spec = GrammarSpec("regex", "kept[0-9]")
-    assert compiler.compile(spec) is compiler.compile(GrammarSpec("regex", "kept[0-9]", strict=True))
+    assert compiler.compile(spec) is compiler.compile(GrammarSpec("regex", "kept[0-9]")) is compiler.find(spec)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        GrammarSpec("regex", "yes|no", strict=True),
+        GrammarSpec("regex", "yes|no", specials=(TOOL,)),
+        GrammarSpec("lark", "yes|no"),
+        GrammarSpec("regex", "yes|no "),
+    ],
+)
+def test_all_that_matters_is_in_the_key(compiler, other):
+    compiler.compile(GrammarSpec("regex", "yes|no"))
+    assert compiler.find(other) is None
 
 
 def test_the_cache_is_bounded_by_size_and_drops_the_least_recent():
@@ -92,22 +108,23 @@ def test_the_cache_is_bounded_by_size_and_drops_the_least_recent():
     assert compiler.cached_bytes <= size * 3 + size // 2
     assert compiler.compile(specs[0]) is first[0]
     assert compiler.compile(specs[1]) is not first[1]
-    large = compiler.compile(schema({"enum": [f"value {n}" for n in range(500)]}))
-    assert large.size_bytes > compiler.cached_bytes > 0
+    kept = compiler.cached_bytes
+    large = compiler.compile(schema({"enum": [f"value {n}" for n in range(5000)]}))
+    assert large.size_bytes > compiler.cached_bytes == kept
     assert fits(large.matcher(), '"value 7"')
 
 
 def test_concurrent_requests_share_one_compile(monkeypatch):
     compiler = GrammarCompiler(vocabulary())
     calls, gate = [], threading.Event()
-    original = compiler_module.XgrammarEngine.compile
+    original = GrammarCompiler._compile
 
-    def slow(self, spec):
-        calls.append(spec)
+    def slow(self, key):
+        calls.append(key.value)
         assert gate.wait(10)
-        return original(self, spec)
+        return original(self, key)
 
-    monkeypatch.setattr(compiler_module.XgrammarEngine, "compile", slow)
+    monkeypatch.setattr(GrammarCompiler, "_compile", slow)
     good, bad = GrammarSpec("regex", "shared"), GrammarSpec("regex", "[")
     results = []
 
@@ -126,10 +143,54 @@ def test_concurrent_requests_share_one_compile(monkeypatch):
     gate.set()
     for thread in threads:
         thread.join(10)
-    assert sorted(spec.value for spec in calls) == ["[", "shared"]
+    assert sorted(calls) == ["[", "shared"]
     assert len(results) == 8
     assert len({id(result) for result in results if not isinstance(result, str)}) == 1
     assert sum(isinstance(result, str) for result in results) == 4
+
+
+def test_a_refusal_is_remembered_for_a_while_and_not_for_ever(monkeypatch):
+    now = [0.0]
+    compiler = GrammarCompiler(vocabulary(), clock=lambda: now[0])
+    calls = []
+    original = GrammarCompiler._compile
+    monkeypatch.setattr(GrammarCompiler, "_compile", lambda self, key: calls.append(key.value) or original(self, key))
+    bad = GrammarSpec("regex", "[")
+    for seconds, compiled in ((0, 1), (1, 1), (59, 1), (61, 2), (62, 2)):
+        now[0] = float(seconds)
+        with pytest.raises(GrammarInvalid, match="not closed"):
+            compiler.compile(bad)
+        assert len(calls) == compiled
+    for number in range(300):  # many others push it out
+        with pytest.raises(GrammarInvalid):
+            compiler.compile(GrammarSpec("regex", f"[{number}"))
+    with pytest.raises(GrammarInvalid):
+        compiler.compile(bad)
+    assert len(calls) == 303
+
+
+@pytest.mark.parametrize("specials", [(IM_END,), (0,), (HEAD + 5,), (-1,), (EMPTY,)])
+def test_only_special_tokens_with_a_text_can_be_declared(compiler, specials):
+    with pytest.raises(GrammarInvalid, match="specials"):
+        compiler.compile(GrammarSpec("regex", "a", specials=specials))
+
+
+@pytest.mark.parametrize(
+    ("spec", "core"),
+    [
+        (schema({"type": "boolean"}), XgrammarCore),
+        (schema({"type": "number", "multipleOf": 0.5}), LlguidanceCore),
+        (schema({"type": "string", "pattern": "^([a-z]+ ?)+$"}, strict=True), LlguidanceCore),
+        (schema({"type": "object", "properties": {"a": {}}}), LlguidanceCore),
+        (schema({"anyOf": [{"const": f"a value {n}"} for n in range(200)]}, strict=True), LlguidanceCore),
+        (GrammarSpec("regex", "yes|no"), LlguidanceCore),
+        (GrammarSpec("regex", "[0-9]{3}"), OutlinesCore),  # wide in this small vocabulary
+        (GrammarSpec("regex", "[a-z ]{1,200}"), LlguidanceCore),
+        (GrammarSpec("choice", '["a"]'), XgrammarCore),
+    ],
+)
+def test_routes(compiler, spec, core):
+    assert type(compiler.compile(spec)._core) is core
 
 
 def test_compiles_of_different_specs_run_side_by_side(compiler):

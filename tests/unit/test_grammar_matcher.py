@@ -1,4 +1,5 @@
-"""I4 for xgrammar: a mask bit is set exactly where a fresh fork accepts the token, and what is finished is valid."""
+"""I4 along the routes of the compiler: a mask bit is set exactly where a fresh fork accepts the token, and what is
+finished is valid."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ SCHEMAS = [
     {"type": "object", "properties": {"ab": N}, "additionalProperties": {"type": "boolean"}},
     {"type": "object", "properties": {"ab": N}, "required": ["ab"], "additionalProperties": True, "maxProperties": 3},
     {"type": "object", "additionalProperties": N, "minProperties": 1, "maxProperties": 2},
-    {"type": "object", "properties": {"a": N, "b": N, "c": N}, "minProperties": 2, "maxProperties": 2},
+    {"type": "object", "properties": {"a": N, "b": N, "c": N}, "minProperties": 2, "maxProperties": 2,
+     "additionalProperties": False},
     {"type": "object", "patternProperties": {"^x[0-9]{1,2}$": {"enum": ["yes", "no"]}}, "additionalProperties": False},
     {"type": "object", "propertyNames": {"pattern": "^[ab]+$"}, "additionalProperties": {"type": "null"}},
     {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 1, "maxItems": 3},
@@ -326,7 +328,7 @@ def test_white_space_is_bounded(compiler):
             {"type": "object", "properties": {"ab": N}, "additionalProperties": True},
             ['{"ab":1}', '{"b":"x"}', '{"ab":1,"c":"x"}'], ['{"\\u0061b":"x"}', '{"ab":"x"}', '{"ab":1,"ab":2}'],
         ),
-        ({"type": "object", "properties": {"a": N}}, ["{}", '{"a":1}'], ['{"b":1}', '{"a":1,"a":2}']),
+        ({"type": "object", "properties": {"a": N}}, ["{}", '{"a":1}', '{"b":1}'], ['{"a":1,"a":2}', '{"a":"x"}']),
         ({"type": "string", "pattern": "b"}, ['"abc"', '"b"'], ['"a"', '""']),
         ({"type": "string", "format": "date"}, ['"2024-01-31"'], ['"2024-02-30"', '"2024-13-01"']),
         (

@@ -12,6 +12,7 @@ import tiny_models
 
 from bosquet.grammar.compiler import GrammarCompiler
 from bosquet.grammar.vocabulary import Vocabulary as GrammarVocabulary
+from bosquet.kernels.registry import known_ops, load_ops
 from bosquet.radix_cache.pool import PagePool
 from bosquet.radix_cache.tree import RadixCache
 from bosquet.runtime.engine import Bounds, Engine
@@ -26,11 +27,15 @@ PIECES = [b"<pad>", b"<s>", b"</s>", *(bytes([c]) for c in range(32, 126) if chr
 SPECIAL = frozenset({0, 1, 2})
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+KERNELS = ["reference"] if known_ops() == ("reference",) else ["reference", "native float32", "native int4"]
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Model:
     folder: Path = tmp_path_factory.mktemp("tiny")
     tiny_models.save(tiny_models.make_model(tiny_models.make_config("llama"), seed=3), folder)
-    return tiny_models.open_model(folder)
+    kernels, _, storage = request.param.partition(" ")
+    return tiny_models.open_model(folder, ops=load_ops(kernels, storage=storage or "float32"))
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +106,11 @@ GRAMMARS = [
     GrammarSpec("choice", '["yes", "no", "perhaps"]'),
     GrammarSpec("json_schema", '{"type":"object","properties":{"a":{"type":"integer"},"b":{"enum":["x","y"]}},'
                 '"required":["a","b"],"additionalProperties":false}'),
+    GrammarSpec("json_schema", '{"type":"object","properties":{"s":{"type":"string","pattern":"^([a-z]+ ?)+$"}}}'),
+    GrammarSpec("lark", 'start: "(" start ")" | /[a-z]{1,4}/'),
+    GrammarSpec("structural_tag", '{"type":"triggered_tags","triggers":["<"],"tags":[{"type":"tag","begin":"<x>",'
+                '"content":{"type":"json_schema","json_schema":{"type":"boolean"}},"end":"</x>"}]}'),
+    GrammarSpec("regex", "[0-9]{2}", after=(PIECES.index(b"e"),)),
 ]  # fmt: skip
 
 

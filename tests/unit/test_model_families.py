@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import SIZES, VOCABULARY, PagedRun, Piece, expected_logits, make_config, make_model, open_model, save
 
 from bosquet.errors import ModelLoadError
+from bosquet.kernels.registry import known_ops, load_ops
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -69,11 +70,12 @@ def tokens(length: int, seed: int) -> list[int]:
     return torch.randint(VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
+@pytest.mark.parametrize("kernels", known_ops())
 @pytest.mark.parametrize("name", CASES)
-def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_logits_are_those_of_transformers(name: str, kernels: str, tmp_path: Path) -> None:
     family, settings, off = CASES[name]
     reference = make_model(make_config(family, **settings))
-    ours = open_model(save(reference, tmp_path / "model"))
+    ours = open_model(save(reference, tmp_path / "model"), ops=load_ops(kernels, storage="float32"))
     long, short = tokens(41, 1), tokens(23, 2)
     want = [expected_logits(reference, ids) for ids in (long, short)]
 

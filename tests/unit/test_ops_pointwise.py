@@ -149,9 +149,10 @@ def test_gates(name: str, gate: str, dtype: torch.dtype) -> None:
 def test_embedding(name: str, dtype: torch.dtype) -> None:
     table = as_tensor(noise(50, 24), dtype)
     ids = torch.tensor([49, 0, 7, 7])
-    got = back_end(name).embedding(ids, table)
+    packed = back_end(name).pack_embedding(table)
+    got = back_end(name).embedding(ids, packed).to(dtype)  # a back end whose activations are float32 gives them
     assert torch.equal(got, torch.stack([table[i] for i in ids.tolist()]))
-    assert back_end(name).embedding(ids[:0], table).shape == (0, 24)
+    assert back_end(name).embedding(ids[:0], packed).shape == (0, 24)
 
 
 @pytest.mark.parametrize("vocab", [1, 31, 32, 33, 1000, 4096])
@@ -186,7 +187,7 @@ def test_apply_mask_to_no_rows(name: str) -> None:
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match="'fast'; known: reference"):
+    with pytest.raises(ConfigError, match=r"'fast'; known: .*reference"):
         load_ops("fast")
     assert "reference" in known_ops()
     assert [load_ops(name).name for name in known_ops()] == list(known_ops())
@@ -194,7 +195,7 @@ def test_an_unknown_name_lists_the_known() -> None:
 
 def test_large_pages_change_no_contents() -> None:
     block = torch.arange(HUGE // 2, dtype=torch.int64)
-    advise_huge(block.data_ptr(), block.nbytes, collapse=True)
+    advise_huge(block.data_ptr(), block.nbytes)
     assert torch.equal(block, torch.arange(HUGE // 2, dtype=torch.int64))
     assert not advise_huge(block.data_ptr(), 64), "not worth it for little"
 

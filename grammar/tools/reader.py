@@ -1,0 +1,160 @@
+"""Reads a text that comes in pieces, as if it were whole: scripts are generators that wait where the text runs out.
+
+A script asks for a character, a literal, a run, and yields while the answer still depends on what comes. So it decides
+by the characters alone, never by where the text was cut: that is what makes streamed and whole parses equal.
+
+Knows nothing of tools.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+_T = TypeVar("_T")
+Script = Generator[None, None, _T]
+
+BLANKS = " \t\r\n"
+_BLANKS = re.compile(r"[ \t\r\n]*")
+
+
+class Reader:
+    """A text, as far as it has come, and a position in it."""
+
+    __slots__ = ("_closed", "_marks", "_position", "_text")
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._position = 0
+        self._closed = False
+        self._marks: list[int] = []
+
+    def feed(self, text: str) -> None:
+        """More text. What lies before the position and every mark is dropped."""
+        assert not self._closed, "text after the end"
+        drop = min([self._position, *self._marks])
+        if drop:
+            self._text = self._text[drop:]
+            self._position -= drop
+            self._marks = [mark - drop for mark in self._marks]
+        self._text += text
+
+    def close(self) -> None:
+        self._closed = True
+
+    def mark(self) -> None:
+        """Remembers the position, until `rewind` or `release`; marks nest."""
+        self._marks.append(self._position)
+
+    def rewind(self) -> None:
+        self._position = self._marks.pop()
+
+    def release(self) -> None:
+        self._marks.pop()
+
+    def taken(self) -> str:
+        """The text between the last mark and the position."""
+        return self._text[self._marks[-1] : self._position]
+
+    def peek(self) -> Script[str]:
+        """The character at the position, not consumed; empty at the end of the text."""
+        while self._position >= len(self._text):
+            if self._closed:
+                return ""
+            yield
+        return self._text[self._position]
+
+    def skip(self, count: int = 1) -> None:
+        """Over characters that `peek` or `startswith` has seen."""
+        self._position += count
+
+    def accept(self, literal: str) -> Script[bool]:
+        """Consumes the literal, or nothing."""
+        while True:
+            have = self._text[self._position : self._position + len(literal)]
+            if have == literal:
+                self._position += len(literal)
+                return True
+            if self._closed or not literal.startswith(have):
+                return False
+            yield
+
+    def expect(self, literal: str) -> Script[bool]:
+        """Like `accept`, but a text that ends inside the literal (or before it) counts as one that has it: for layout
+        of which nothing depends any more."""
+        if (yield from self.accept(literal)):
+            return True
+        rest = self._text[self._position :]
+        if self._closed and literal.startswith(rest):
+            self._position = len(self._text)
+            return True
+        return False
+
+    def blanks(self) -> Script[None]:
+        """Over white space, as JSON has it."""
+        while True:
+            found = _BLANKS.match(self._text, self._position)
+            assert found is not None
+            self._position = found.end()
+            if self._position < len(self._text) or self._closed:
+                return
+            yield
+
+    def run(self, inside: re.Pattern[str]) -> Script[str]:
+        """Consumes and gives the longest run of characters that `inside`, a pattern for one character, matches."""
+        found = ""
+        while (char := (yield from self.peek())) and inside.match(char):
+            found += char
+            self._position += 1
+        return found
+
+    def pieces(self, inside: re.Pattern[str], write: Callable[[str], None]) -> Script[None]:
+        """Like `run`, for long runs: `inside` matches a run (perhaps empty), and each piece is written as it comes."""
+        while True:
+            found = inside.match(self._text, self._position)
+            assert found is not None
+            if found.end() > self._position:
+                write(found.group())
+                self._position = found.end()
+            if self._position < len(self._text) or self._closed:
+                return
+            yield
+
+    def until(self, markers: Sequence[str], write: Callable[[str], None]) -> Script[str]:
+        """Writes what comes before the first of the markers, and gives that marker, not consumed; empty: the text
+        ended. No marker may be inside another."""
+        pattern = re.compile("|".join(map(re.escape, markers)))
+        while True:
+            found = pattern.search(self._text, self._position)
+            end = found.start() if found else len(self._text) - self._begun(markers)
+            if end > self._position:
+                write(self._text[self._position : end])
+                self._position = end
+            if found:
+                return found.group()
+            if self._closed:
+                return ""
+            yield
+
+    def rest(self, write: Callable[[str], None]) -> Script[None]:
+        """Writes all that is left."""
+        while True:
+            if self._position < len(self._text):
+                write(self._text[self._position :])
+                self._position = len(self._text)
+            if self._closed:
+                return
+            yield
+
+    def _begun(self, markers: Sequence[str]) -> int:
+        """How many characters at the end may begin a marker; none any more once the text has ended."""
+        if self._closed:
+            return 0
+        longest = 0
+        for marker in markers:
+            for size in range(min(len(marker) - 1, len(self._text) - self._position), longest, -1):
+                if self._text.endswith(marker[:size]):
+                    longest = size
+                    break
+        return longest

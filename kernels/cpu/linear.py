@@ -1,0 +1,159 @@
+"""Packed weights in C++, and products with them. Knows no models.
+
+Activations are float32. Weights stay in the precision that they come in, or are quantized when they are packed;
+quantized weights meet activations quantized by blocks of 32, see `native/weight.h`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import ConfigError
+from ..table import Blocks
+from .library import Library
+
+Storage = Literal["stored", "float32", "bfloat16", "int8", "int4"]
+"""What matrices are kept in; "stored" is whatever they come in."""
+
+_STORAGES = {"float32": 0, "bfloat16": 2, "int4": 3, "int8": 4}
+_GGUF = {
+    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14,
+    "BF16": 30,
+}  # fmt: skip
+_FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_STORE, _SILU_MUL, _GELU_MUL = 0, 1, 2
+ACTIVATIONS = {"silu": _SILU_MUL, "gelu_tanh": _GELU_MUL}
+
+_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "bosquet_pack": (_POINTER, (_POINTER, _INT, _INT, _POINTER, _LONG, _LONG, _POINTER)),
+    "bosquet_free_weight": (None, (_POINTER,)),
+    "bosquet_weight_bytes": (_LONG, (_POINTER,)),
+    "bosquet_linear": (None, (_POINTER, _POINTER, _POINTER, _LONG, _INT, _POINTER)),
+    "bosquet_unpack": (None, (_POINTER, _POINTER, _POINTER, _LONG, _POINTER)),
+}
+
+
+class Part:
+    """One packed weight [outs, width] of one type."""
+
+    def __init__(self, functions: ctypes.CDLL, handle: int, outs: int, width: int) -> None:
+        self._functions = functions
+        self.handle = handle
+        self.outs = outs
+        self.width = width
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._functions.bosquet_weight_bytes(self.handle))
+
+    def __del__(self) -> None:
+        self._functions.bosquet_free_weight(self.handle)
+
+
+class Packed:
+    """Weights that stand one below the other in one projection."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+        self.outs = sum(part.outs for part in parts)
+        self.width = parts[0].width
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+
+class NativeLinear:
+    """Packs and multiplies. One thread at a time may call."""
+
+    def __init__(self, library: Library, storage: Storage = "stored") -> None:
+        self._library = library
+        self._storage = storage
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library.functions, name)
+            function.restype, function.argtypes = result, arguments
+
+    def pack(self, weight: Tensor | Sequence[Blocks], bias: Tensor | None = None) -> Packed:
+        """weight [out, in], bias [out] in any float type. Blocks of like kind become one part."""
+        biases = None if bias is None else bias.detach().to(torch.float32).contiguous()
+        if isinstance(weight, Tensor):
+            return Packed([self._pack_tensor(weight, biases)])
+        groups: list[list[Blocks]] = []
+        for blocks in weight:
+            if groups and groups[-1][0].kind == blocks.kind:
+                groups[-1].append(blocks)
+            else:
+                groups.append([blocks])
+        parts, start = [], 0
+        for group in groups:
+            outs = sum(len(blocks.rows) for blocks in group)
+            own = None if biases is None else biases[start : start + outs]
+            rows = np.concatenate([_row_addresses(blocks.rows) for blocks in group])
+            parts.append(self._pack(_GGUF[group[0].kind], -1, rows, group[0].width, own))
+            start += outs
+        return Packed(parts)
+
+    def linear(self, x: Tensor, weight: Packed, activation: int = _STORE, out: Tensor | None = None) -> Tensor:
+        """x [T, in] → [T, out] float32, into `out` if given; with an activation, act(first half) · second half:
+        [T, out / 2]."""
+        assert x.ndim == 2, x.shape
+        assert x.shape[1] == weight.width, (x.shape, weight.width)
+        x = x.to(torch.float32).contiguous()
+        if len(weight.parts) == 1:
+            return self._product(x, weight.parts[0], activation, out)
+        done = torch.cat([self._product(x, part, activation) for part in weight.parts], 1)
+        return done if out is None else out.copy_(done)
+
+    def lookup(self, ids: Tensor, weight: Packed) -> Tensor:
+        """Rows `ids` [T] int64 of a weight → [T, in]."""
+        (part,) = weight.parts
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < part.outs:
+            raise IndexError(f"a row outside 0 … {part.outs - 1}")
+        ids = ids.contiguous()
+        out = torch.empty(len(ids), part.width)
+        call = self._library.functions.bosquet_unpack
+        call(self._library.handle, part.handle, ids.data_ptr(), len(ids), out.data_ptr())
+        return out
+
+    def _product(self, x: Tensor, part: Part, activation: int, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            out = torch.empty(len(x), part.outs if activation == _STORE else part.outs // 2)
+        call = self._library.functions.bosquet_linear
+        call(self._library.handle, part.handle, x.data_ptr(), len(x), activation, out.data_ptr())
+        return out
+
+    def _pack_tensor(self, weight: Tensor, bias: Tensor | None) -> Part:
+        weight = weight.detach().contiguous()
+        storage = -1 if self._storage == "stored" else _STORAGES[self._storage]
+        if storage >= 0 or weight.dtype not in _FLOATS:
+            weight = weight.float()
+        rows = weight.data_ptr() + np.arange(weight.shape[0], dtype=np.uint64) * np.uint64(
+            weight.shape[1] * weight.element_size()
+        )
+        return self._pack(_GGUF[_FLOATS[weight.dtype]], storage, rows, weight.shape[1], bias)
+
+    def _pack(self, kind: int, storage: int, rows: Any, width: int, bias: Tensor | None) -> Part:
+        handle = self._library.functions.bosquet_pack(
+            self._library.handle,
+            kind,
+            storage,
+            rows.ctypes.data,
+            len(rows),
+            width,
+            None if bias is None else bias.data_ptr(),
+        )
+        if handle is None:
+            raise ConfigError(f"no memory for a weight of {len(rows)} · {width}")
+        return Part(self._library.functions, handle, len(rows), width)
+
+
+def _row_addresses(rows: Any) -> Any:
+    assert rows.strides[1] == 1, "a row's bytes stand together"
+    return rows.ctypes.data + np.arange(len(rows), dtype=np.uint64) * np.uint64(rows.strides[0])

@@ -1,0 +1,99 @@
+"""The table of operations on a CPU, in C++. Knows nothing of requests or models.
+
+Activations are float32; weights and the cache are in types of their own. What a decoder does for every token runs
+inside one call (`stack`); the single operations are there for whoever needs one, and for tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..reference.memory import advise_huge
+from ..reference.ops import ReferenceOps
+from ..table import AttentionRow, Blocks, Stack, StackSpec
+from .attention import AttentionPlan, KvStore, NativeAttention
+from .forward import NativeStack
+from .library import Library, default_threads, usable
+from .linear import ACTIVATIONS, NativeLinear, Packed, Storage
+
+
+class CpuOps:
+    """Implements `kernels.table.Ops`. Holds workspace and threads, so it serves one caller at a time.
+
+    `threads` 0 is one a processor; `isa` is the instruction set, or "" for the best that the processor has. Raises
+    `ConfigError` where there is no library for it.
+    """
+
+    name = "native"
+
+    def __init__(self, threads: int = 0, storage: Storage = "stored", isa: str = "", cascade: bool = True) -> None:
+        best = usable()
+        self.library = Library(isa or (best[0] if best else "any processor"), threads or default_threads())
+        self.keeps_blocks = storage == "stored"
+        self._linear = NativeLinear(self.library, storage)
+        self._attention = NativeAttention(self.library, cascade=cascade)
+        self._pointwise = ReferenceOps()
+        self._logits = torch.empty(0, 0)
+        self.rms_norm = self._pointwise.rms_norm
+        self.add_rms_norm = self._pointwise.add_rms_norm
+        self.silu_mul = self._pointwise.silu_mul
+        self.gelu_mul = self._pointwise.gelu_mul
+        self.apply_mask = self._pointwise.apply_mask
+
+    def pack_linear(self, weight: Tensor | Sequence[Blocks], bias: Tensor | None = None) -> Packed:
+        return self._linear.pack(weight, bias)
+
+    def pack_embedding(self, weight: Tensor | Blocks) -> Packed:
+        return self._linear.pack(weight if isinstance(weight, Tensor) else [weight])
+
+    def tied_head(self, embedding: Packed) -> Packed:
+        return embedding
+
+    def stack(self, spec: StackSpec) -> Stack:
+        return NativeStack(self.library, spec)
+
+    def linear(self, x: Tensor, weight: Packed) -> Tensor:
+        return self._linear.linear(x, weight).to(x.dtype)
+
+    def gated(self, x: Tensor, weight: Packed, activation: str) -> Tensor:
+        """x [T, in], weight [2·F, in], F a multiple of 16 → [T, F]: act(first half) · second half in one operation."""
+        return self._linear.linear(x, weight, ACTIVATIONS[activation])
+
+    def head(self, x: Tensor, weight: Packed) -> Tensor:
+        """The result is valid until the next call: new memory for 32 rows of 49,152 numbers costs milliseconds of page
+        faults a step."""
+        rows = len(x)
+        if self._logits.shape != (len(self._logits), weight.outs) or len(self._logits) < rows:
+            self._logits = torch.empty(max(rows, 8), weight.outs)
+            advise_huge(self._logits.data_ptr(), self._logits.nbytes)
+        return self._linear.linear(x, weight, out=self._logits[:rows])
+
+    def embedding(self, ids: Tensor, weight: Packed) -> Tensor:
+        return self._linear.lookup(ids, weight)
+
+    def make_kv(self, layers: int, kv_heads: int, pages: int, head_dim: int, dtype: torch.dtype) -> KvStore:
+        return self._attention.make_kv(layers, kv_heads, pages, head_dim, dtype)
+
+    def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        return self._attention.rotary(q, k, cos, sin)
+
+    def write_kv(self, kv: KvStore, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        self._attention.write_kv(kv, layer, k, v, slots)
+
+    def plan_attention(self, rows: Sequence[AttentionRow], device: torch.device) -> AttentionPlan:
+        return self._attention.plan_attention(rows, device)
+
+    def attention(
+        self, q: Tensor, kv: KvStore, layer: int, plan: Any, scale: float, window: int | None = None
+    ) -> Tensor:
+        return self._attention.attention(q, kv, layer, plan, scale, window)
+
+    def copy_pages(self, kv: KvStore, copies: Sequence[tuple[int, int, int]]) -> None:
+        self._attention.copy_pages(kv, copies)
+
+    def move_slots(self, kv: KvStore, src: Tensor, dst: Tensor) -> None:
+        self._attention.move_slots(kv, src, dst)

@@ -1,0 +1,164 @@
+"""`act`: the model answers or calls tools, the calls are carried out, their results are added, and it goes on.
+
+Knows nothing of how calls are written in a prompt, which is the backend's. Awaited on the language's loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..types import Origin, ToolUse
+from . import arguments
+from .calls import Answer, generate, require_sampling
+from .expressions import Sampling, checked
+from .run import Run
+from .tool import Tool, checked_tools
+from .tool_runs import ToolRun, Workplace
+from .transcript import Close, Op, Open, Transcript, Write
+from .values import Meta
+
+Stopped = Literal["answer", "max_steps", "length"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActStep:
+    """One answer of the model: what it said, the calls that it made, in their order, and what the answer cost."""
+
+    text: str
+    calls: tuple[ToolRun, ...]
+    meta: Meta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted:
+    """What an `act` has come to; as a string, its final text.
+
+    `stopped` is "answer" when the last step called nothing, "max_steps" when it did and no step was left (its calls
+    were carried out), "length" when it was cut at `max_tokens` (its calls were not carried out).
+    """
+
+    text: str
+    steps: tuple[ActStep, ...]
+    stopped: Stopped
+
+    @property
+    def finished(self) -> bool:
+        """The text is the model's answer, neither cut nor still to come."""
+        return self.stopped == "answer"
+
+    @property
+    def calls(self) -> tuple[ToolRun, ...]:
+        """Those of all steps."""
+        return tuple(call for step in self.steps for call in step.calls)
+
+    @property
+    def errors(self) -> tuple[BaseException, ...]:
+        """What went wrong in the calls; the model was told of each."""
+        return tuple(call.error for call in self.calls if call.error is not None)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """What is asked of an `act`; made by `acting`."""
+
+    name: str
+    tools: Mapping[str, Tool[..., Any]]
+    max_steps: int
+    choice: str
+    parallel: bool
+    timeout: float | None
+    sampling: Sampling
+    place: Workplace
+
+
+def acting(
+    tools: Any,
+    name: str,
+    max_steps: int,
+    tool_choice: str,
+    parallel: bool,
+    timeout: float | None,
+    sampling: Sampling,
+) -> Act:
+    """The arguments of `s.act`, checked."""
+    found = checked_tools("s.act: tools", tools)
+    if arguments.whole("s.act: max_steps", max_steps) < 1:
+        raise ValueError(f"s.act: max_steps must be at least 1, not {max_steps}")
+    choice = arguments.text("s.act: tool_choice", tool_choice)
+    if choice not in ("auto", "required", *found):
+        known = ", ".join(("auto", "required", *found))
+        raise ValueError(f"s.act: tool_choice must be one of {known}, not {choice!r}")
+    return Act(
+        name=arguments.text("s.act: name", name),
+        tools=found,
+        max_steps=max_steps,
+        choice=choice,
+        parallel=arguments.flag("s.act: parallel", parallel),
+        timeout=arguments.seconds("s.act: timeout", timeout),
+        sampling=checked(sampling, "s.act"),
+        place=Workplace(),
+    )
+
+
+def require_acting(run: Run, piece: Act) -> None:
+    """Raises `Unsupported` if the run's backend cannot do it."""
+    run.require("tools")
+    require_sampling(run, piece.sampling)
+
+
+async def act(run: Run, transcript: Transcript, piece: Act, origin: Origin) -> Answer:
+    """Carry it out. Raises what the backend raises, and `DeadlineExceeded`; never what a tool raises."""
+    specs = tuple(tool.spec for tool in piece.tools.values())
+    transcript = transcript.with_tools(specs)
+    steps: list[ActStep] = []
+    choice = piece.choice
+    stopped: Stopped | None = None
+    while stopped is None:
+        transcript, step, cut = await _step(run, transcript, piece, ToolUse(specs, choice, piece.parallel), origin)
+        steps.append(step)
+        choice = "auto"  # a model that must call again and again could never answer
+        if cut:
+            stopped = "length"
+        elif not step.calls:
+            stopped = "answer"
+        elif len(steps) == piece.max_steps:
+            stopped = "max_steps"
+    acted = Acted(text=steps[-1].text, steps=tuple(steps), stopped=stopped)
+    return Answer(transcript, _together(acted), acted)
+
+
+async def _step(
+    run: Run, transcript: Transcript, piece: Act, use: ToolUse, origin: Origin
+) -> tuple[Transcript, ActStep, bool]:
+    """One answer and its calls; whether it was cut."""
+    opened = transcript.write([Open("assistant")])
+    made = await generate(run, opened, origin, piece.sampling, tools=use, timeout=piece.timeout)
+    run.usage.add(made.meta)
+    cut = made.meta.finish == "length"
+    runs = () if cut else await piece.place.run(piece.tools, made.calls, piece.parallel)
+    ops: list[Op] = [Close()]
+    for done in runs:
+        ops += [Open("tool", done.id, done.name), *([Write(done.text)] if done.text else []), Close()]
+    return made.transcript.write(ops), ActStep(text=made.content, calls=runs, meta=made.meta), cut
+
+
+def _together(acted: Acted) -> Meta:
+    """The costs of all steps, for the text of the last one."""
+    metas = [step.meta for step in acted.steps]
+    return Meta(
+        text=acted.text,
+        ids=metas[-1].ids,
+        finish=metas[-1].finish,
+        stop=metas[-1].stop,
+        prompt_tokens=sum(meta.prompt_tokens for meta in metas),
+        cached_tokens=sum(meta.cached_tokens for meta in metas),
+        completion_tokens=sum(meta.completion_tokens for meta in metas),
+        logprobs=metas[-1].logprobs,
+        relaxed=tuple(dict.fromkeys(relaxed for meta in metas for relaxed in meta.relaxed)),
+        seconds=sum(meta.seconds for meta in metas),
+    )

@@ -1,0 +1,118 @@
+"""Connections on which a request does not arrive in time are closed, so that nobody holds them open for nothing.
+
+Knows when a request's first and last bytes come, nothing of what is in them. Who reads a body watches its deadline
+itself, so that a late one is refused, logged and counted like any other request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import ClassVar, Literal
+
+import msgspec
+from starlette.requests import Request
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ...errors import ArrivedLate, ConfigError
+from .errors import answer_for, error_body
+
+_DEADLINE = "arrival_deadline"
+
+
+class PunctualProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with one timer, which runs while a request is expected or arrives, and not while one is
+    answered: from the opening of the connection, anew from a request's first byte, and anew from the end of the answer
+    before it, if it came early. Between requests uvicorn's keep-alive limit holds."""
+
+    limit_s: ClassVar[float]
+
+    _timer: asyncio.TimerHandle | None = None
+    _arriving: Literal["head", "body"] | None = None
+    _unanswered = 0  # requests whose head has arrived and whose answer is not complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._timer is None and not self._unanswered:  # blank lines, which have ended the keep-alive limit
+            self._start_timer()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._arriving = "head"
+        self.scope["state"][_DEADLINE] = self.loop.time() + self.limit_s
+        self._start_timer()
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._arriving = "body"
+        self._unanswered += 1
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._arriving = None
+        self._stop_timer()
+
+    def on_response_complete(self) -> None:
+        self._unanswered -= 1
+        if self.pipeline:  # it was not read on while it waited for its turn
+            self.pipeline[-1][0].scope["state"][_DEADLINE] = self.loop.time() + self.limit_s
+        super().on_response_complete()
+        if self._arriving is not None and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(self.limit_s, self._late)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        if self._unanswered or self.transport.is_closing():
+            return  # the answer under way is not cut; if this is the one to the late request, it will be a 408
+        if self._arriving == "head":
+            self.transport.write(_refusal(self.limit_s))
+        self.transport.close()
+
+
+def arriving_within(limit_s: float) -> type[PunctualProtocol]:
+    """The protocol with a limit, in seconds. Raises `ConfigError` for one that nothing can meet."""
+    if not limit_s > 0:
+        raise ConfigError(f"arrival_timeout_s is {limit_s}; it must be more than 0")
+
+    class Limited(PunctualProtocol):
+        pass
+
+    Limited.limit_s = limit_s
+    return Limited
+
+
+def deadline_of(request: Request) -> float | None:
+    """When the request must have arrived whole, on the loop's clock; None: it did not come over a socket."""
+    deadline: float | None = getattr(request.state, _DEADLINE, None)
+    return deadline
+
+
+def _refusal(limit_s: float) -> bytes:
+    error = ArrivedLate(f"the request's head did not arrive within {limit_s:g} s")
+    content = msgspec.json.encode(error_body(error))
+    status = HTTPStatus(answer_for(error).status)
+    lines = (
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        "content-type: application/json",
+        f"content-length: {len(content)}",
+        "connection: close",
+    )
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + content

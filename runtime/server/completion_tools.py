@@ -1,0 +1,98 @@
+"""Tools of a completion: an extension for programs that carry token ids and still want calls held and read.
+
+The prompt says of the tools what it says; nothing is added to it. The text stays as it was generated, calls included,
+so that it goes with the token ids; beside it stand the text without the calls, and the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ...errors import InvalidParameter
+from ...grammar.tools import Event, Parsed
+from ...types import FinishReason, Segment, StopMatch
+from .constraints import Constraint
+from .prompts import Prompt
+from .reading import PlainReader, Reader
+from .schemas import CompletionRequest
+from .services import Text, TextStream
+from .tool_use import Held, ToolUse, thinking_of, tool_use
+from .wire import FunctionCall, ToolCall
+
+_TAIL = 64
+"""Tokens at the end of a prompt in which the template may open or close a reasoning part."""
+
+
+class WrittenReader:
+    """As another reader, and keeps the text as it was generated until it is taken."""
+
+    def __init__(self, reader: Reader, stream: TextStream) -> None:
+        self._reader = reader
+        self._stream = stream
+        self._written = ""
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        return self._reader.reasoning_tokens
+
+    def push(self, tokens: Sequence[int], finish: FinishReason | None, stop: StopMatch | None) -> list[Event]:
+        self._written += self._stream.push(tokens, finish, stop)
+        return self._reader.push(tokens, finish, stop)
+
+    def take(self) -> str:
+        """The text since it was taken before."""
+        written, self._written = self._written, ""
+        return written
+
+
+class CallFolder:
+    """Adds up the events of one choice."""
+
+    def __init__(self) -> None:
+        self._parsed = Parsed()
+        self._given = 0
+
+    def add(self, events: Sequence[Event]) -> list[ToolCall]:
+        """The calls that have become whole. One that is cut off never does."""
+        self._parsed.add(events)
+        calls = self._parsed.calls[self._given :]
+        whole = calls[: next((i for i, call in enumerate(calls) if not call.complete), len(calls))]
+        self._given += len(whole)
+        return [ToolCall(call.id, FunctionCall(call.name, call.arguments)) for call in whole]
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a completion is held to. `reader(stop)` makes the reader of the next choice; where there are tools,
+    `written` has all that were made."""
+
+    held: Held
+    reader: Callable[[Sequence[bytes]], Reader]
+    written: list[WrittenReader] = field(default_factory=list)
+
+
+def reading(text: Text, body: CompletionRequest, found: Constraint, prompts: Sequence[Prompt]) -> Reading:
+    """Raises InvalidParameter for tools that contradict themselves, or with several prompts."""
+    tools = tool_use(body, found)
+    if not tools.tools:
+        free = Held(found.spec, found.places, found.expected, frozenset(), [])
+        return Reading(free, lambda stop: PlainReader(text.stream(stop, frozenset())))
+    if len(prompts) > 1:
+        raise InvalidParameter("tools: only with one prompt", "tools")
+    return _with_tools(text, tools, found, prompts[0])
+
+
+def _with_tools(text: Text, tools: ToolUse, found: Constraint, prompt: Prompt) -> Reading:
+    end = text.tokenizer.decode(prompt.ids[-_TAIL:], skip_special=False)
+    thinking = thinking_of(text, [Segment(end, True)], continued=False)
+    held = tools.held(text.tool_format, found, thinking, text.tokenizer.id_of_special)
+
+    def make(stop: Sequence[bytes]) -> Reader:
+        reader = tools.reader(text.stream(stop, held.shown), text.tool_format, found, thinking)
+        written = WrittenReader(reader, text.stream(stop, held.shown))
+        made.written.append(written)
+        return written
+
+    made = Reading(held, make)
+    return made

@@ -1,0 +1,35 @@
+"""What every model of a request body has in common. Knows none of the fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, FailFast
+from pydantic_core import PydanticCustomError
+
+
+class FirstFault(FailFast):
+    """A list is read up to its first bad entry, so that a million of them give one error. Hashable, as members of a
+    union have to be."""
+
+    __hash__ = object.__hash__
+
+
+class Body(BaseModel):
+    """Strict types, finite numbers, no unknown fields."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, protected_namespaces=()
+    )
+
+
+def only_kinds(value: Any, what: str, known: tuple[str, ...]) -> Any:
+    """`value` as it is; refuses an object whose `type` is another than those known, and says which they are."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind not in known:
+        raise PydanticCustomError(
+            "kind",
+            "{what} of type '{kind}' are not supported, only {known}",
+            {"what": what, "kind": kind[:64], "known": " and ".join(known)},
+        )
+    return value

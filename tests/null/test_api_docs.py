@@ -1,0 +1,165 @@
+"""docs/api.md says what the server takes and sends: every field, and none that is not there."""
+
+import re
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from bosquet.runtime.server import schemas, tool_schemas, wire
+from bosquet.runtime.server.errors import ANSWERS
+from bosquet.runtime.server.metrics import Metrics
+from bosquet.types import Stats
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text()
+SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
+SHARED, CHAT, TEXT = "Fields that chat and completions share", "Chat completions", "Completions"
+TOOLS, OUTPUT, TOKENS = "Tool calls", "Structured output", "Tokenize and detokenize"
+
+WHERE: dict[type[BaseModel], tuple[str, ...]] = {
+    schemas.GenerationBody: (SHARED,),
+    schemas.StreamOptions: (SHARED,),
+    schemas.ChatRequest: (SHARED, CHAT),
+    schemas.Message: (CHAT,),
+    schemas.ContentPart: (CHAT,),
+    schemas.CompletionRequest: (SHARED, TEXT),
+    schemas.ResponseFormat: (OUTPUT,),
+    schemas.JsonSchemaFormat: (OUTPUT,),
+    schemas.TokenizeRequest: (TOKENS,),
+    schemas.DetokenizeRequest: (TOKENS,),
+    tool_schemas.MessageToolCall: (CHAT,),
+    tool_schemas.MessageFunctionCall: (CHAT,),
+    tool_schemas.Tool: (TOOLS,),
+    tool_schemas.FunctionTool: (TOOLS,),
+    tool_schemas.ToolChoice: (TOOLS,),
+    tool_schemas.ChosenTool: (TOOLS,),
+    tool_schemas.ChosenFunction: (TOOLS,),
+    tool_schemas.AllowedTools: (TOOLS,),
+}
+"""Where each model's fields are told."""
+
+
+def fields(model: type[BaseModel]) -> set[str]:
+    """Names as they are sent."""
+    return {info.alias or name for name, info in model.model_fields.items()}
+
+
+def named(section: str) -> set[str]:
+    """Every word that the section writes as code."""
+    codes = re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", section, flags=re.DOTALL))
+    return {word for code in codes for word in re.findall(r"[a-z_0-9]+", code)}
+
+
+def first_columns(section: str, header: str) -> list[str]:
+    """The code in the first column of the tables with this header."""
+    found = []
+    for table in re.findall(rf"^\| {re.escape(header)}.*?(?=\n\n|\Z)", section, re.DOTALL | re.MULTILINE):
+        for row in table.splitlines()[2:]:
+            found += re.findall(r"`([^`]+)`", row.split("|")[1])
+    return found
+
+
+def test_every_model_of_a_request_has_its_place():
+    models = [
+        value
+        for module in (schemas, tool_schemas)
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
+    ]
+    assert set(models) == set(WHERE)
+
+
+@pytest.mark.parametrize("model", WHERE)
+def test_every_field_is_told(model: type[BaseModel]):
+    told = set().union(*(named(SECTIONS[title]) for title in WHERE[model]))
+    assert fields(model) <= told, fields(model) - told
+
+
+@pytest.mark.parametrize(
+    ("title", "model"),
+    [(SHARED, schemas.GenerationBody), (CHAT, schemas.ChatRequest), (TEXT, schemas.CompletionRequest)],
+)
+def test_no_field_is_made_up(title: str, model: type[BaseModel]):
+    told = first_columns(SECTIONS[title], "field | type and range")
+    assert len(told) >= 8
+    assert set(told) <= fields(model)
+
+
+def test_fields_of_one_protocol_are_not_told_as_shared():
+    shared = set(first_columns(SECTIONS[SHARED], "field | type and range"))
+    assert shared <= fields(schemas.ChatRequest) & fields(schemas.CompletionRequest)
+
+
+def test_defaults_and_ranges_of_numbers_are_those_of_the_models():
+    rows = {}
+    for title in (SHARED, CHAT, TEXT):
+        for row in re.findall(r"^\| `.*$", SECTIONS[title], re.MULTILINE):
+            cells = [cell.strip() for cell in row.split("|")]
+            for name in re.findall(r"`([^`]+)`", cells[1]):
+                rows[title, name] = cells[2].replace("−", "-").replace(",", "")
+    for (title, name), told in rows.items():
+        model = {SHARED: schemas.GenerationBody, CHAT: schemas.ChatRequest, TEXT: schemas.CompletionRequest}[title]
+        bounds = re.fullmatch(r"(above )?(-?\d+) … (-?\d+)( s)?", told)
+        if bounds and name in model.model_fields:
+            limits = model.model_json_schema(by_alias=True)["properties"][name]
+            limits = next(branch for branch in limits.get("anyOf", [limits]) if "type" in branch)
+            low = limits.get("exclusiveMinimum" if bounds[1] else "minimum")
+            assert (low, limits.get("maximum")) == (int(bounds[2]), int(bounds[3])), name
+
+
+@pytest.mark.parametrize("path", first_columns(SECTIONS[CHAT], "field | |"))
+def test_fields_of_the_answer_are_there(path: str):
+    """`choices[].message.content` leads through the structs that are sent."""
+    start = "usage." if path.startswith(("completion_tokens", "total_tokens")) else ""
+    found: Any = wire.ChatCompletion
+    for part in (start + path).replace("[]", "").split("."):
+        hints = typing.get_type_hints(_struct(found))
+        assert part in hints, path
+        found = hints[part]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [wire.ChatCompletion, wire.ChatChoice, wire.ChatMessage, wire.ToolCall, wire.FunctionCall, wire.Usage, wire.Extras],
+)
+def test_fields_of_the_answer_are_told(sent: type[msgspec.Struct]):
+    """But for those that only say what kind of object it is."""
+    told = named(SECTIONS[CHAT]) | named(SECTIONS[TOOLS]) | named(SECTIONS[SHARED])
+    assert {f.name for f in msgspec.structs.fields(sent)} - {"id", "object", "created"} <= told | {"index", "role"}
+
+
+def _struct(hint: Any) -> type[Any]:
+    """The struct in `list[X]`, `X | None` and the like."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return hint
+    if typing.get_origin(hint) in (list, typing.Union, types.UnionType):
+        inner = [arg for arg in typing.get_args(hint) if _has_struct(arg)]
+        return _struct(inner[0])
+    raise AssertionError(f"{hint} has no fields")
+
+
+def _has_struct(hint: Any) -> bool:
+    if typing.get_origin(hint) is list:
+        return any(map(_has_struct, typing.get_args(hint)))
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+
+
+def test_every_metric_is_told():
+    names = re.findall(r"^# TYPE bosquet_(\S+) ", Metrics().render("ready", Stats()).decode(), re.MULTILINE)
+    names = [name for name in names if not name.endswith("_created")]
+    told = named(SECTIONS["Health and metrics"])
+    assert len(names) > 20
+    assert not [name for name in names if name not in told]
+
+
+def test_every_status_is_told():
+    told = {int(status) for status in re.findall(r"\b[45]\d\d\b", "".join(first_rows(SECTIONS["Errors"])))}
+    assert {answer.status for answer in ANSWERS.values()} <= told
+
+
+def first_rows(section: str) -> list[str]:
+    return [row.split("|")[1] for row in section.splitlines() if row.startswith("| ")]
