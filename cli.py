@@ -230,11 +230,13 @@ def bench_structured(
 ) -> None:
     """Measure structured output: what passes, what is refused, what masks and compiles cost.
 
-    Each schema is compiled strictly and relaxed. It passes if it compiles, every valid instance can be written token by token,
-    and no invalid one can. Then: new schemas of 2 KB, 128 tools in one request, and on a server 16 streams that are held to a
-    schema beside 16 free ones, and valid JSON records per second.
+    Each schema is compiled strictly and relaxed. It passes if it compiles, every
+    valid instance can be written, token by token, and no invalid one can.
 
-    A line of --data is {"id": …, "schema": …, "tests": [{"valid": …, "data": …, "description": …}]}.
+    Then: new schemas of 2 KB; 128 tools in one request; and on a server, 16 streams
+    that are held to a schema beside 16 free ones, and valid JSON records a second.
+
+    A line of --data: {"id": …, "schema": …, "tests": [{"valid": …, "data": …}]}.
 
     \b
     [dim]bosquet bench structured --no-server            a few seconds

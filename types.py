@@ -249,6 +249,7 @@ class Stats(Struct, kw_only=True):
     schedule_seconds: float = 0.0
     sample_seconds: float = 0.0
     mask_seconds: float = 0.0
+    stage_seconds: dict[str, float] = field(default_factory=dict)  # parts of the forward pass, where kernels tell
 
 
 class Row(NamedTuple):

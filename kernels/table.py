@@ -85,6 +85,9 @@ class Stack(Protocol):
         """Hidden states after the last norm, [T, D]. `tokens`, `positions` and `slots` are [T] int64; `plan` is from
         `plan_attention`. Writes the pass's keys and values to `kv`."""
 
+    def profile(self) -> dict[str, float]:
+        """Seconds that all passes so far have spent on each stage; empty where that is not counted."""
+
 
 class Ops(Protocol):
     """What a back end offers. Tensors are on the back end's device; `x` is in the activation type."""

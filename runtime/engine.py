@@ -199,6 +199,7 @@ class Engine:
     def stats(self) -> Stats:
         stats = self._stats
         pool = self._cache.pool
+        stats.stage_seconds = self._runner.profile()
         stats.running = len(self.scheduler.running)
         stats.waiting = len(self.scheduler.waiting)
         stats.preemptions = self.scheduler.preemptions

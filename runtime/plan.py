@@ -89,3 +89,6 @@ class Runner(Protocol):
 
     def submit(self, plan: Plan) -> Handle:
         """Start a pass. Draws of the plan before it must have been started (`sample`) by then."""
+
+    def profile(self) -> dict[str, float]:
+        """Seconds spent on each stage of all passes so far; empty where that is not counted."""

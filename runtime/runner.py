@@ -5,6 +5,7 @@ Knows page numbers and tensors; nothing of requests, text or scheduling. On a CP
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,12 +54,14 @@ class TorchRunner:
         self.sampler = Sampler(shape.vocab_size)
         self.last_tokens: list[int] = []
         self.device = torch.device("cpu")
+        self._layout_seconds = self._head_seconds = 0.0
         kv_dtype = kv_dtype or model.dtype
         self._kv: Any = model.ops.make_kv(shape.layers, shape.kv_heads, pages, shape.head_dim, kv_dtype)
 
     def submit(self, plan: Plan) -> TorchHandle:
         """Compute one pass. Page copies come first."""
         ops = self.model.ops
+        began = time.perf_counter()
         with torch.inference_mode():
             if plan.copies:
                 ops.copy_pages(self._kv, plan.copies)
@@ -70,12 +73,20 @@ class TorchRunner:
                 torch.from_numpy(layout.slots),
                 ops.plan_attention(rows, self.device),
             )
+            self._layout_seconds += time.perf_counter() - began
             hidden = self.model.forward(batch, self._kv)
             if not len(layout.logits):
                 return TorchHandle(self, hidden.new_empty(0, self.model.shape.vocab_size, dtype=torch.float32))
             if len(layout.logits) < len(layout.tokens):
                 hidden = hidden[torch.from_numpy(layout.logits)]
-            return TorchHandle(self, self.model.logits(hidden))
+            before = time.perf_counter()
+            logits = self.model.logits(hidden)
+            self._head_seconds += time.perf_counter() - before
+            return TorchHandle(self, logits)
+
+    def profile(self) -> dict[str, float]:
+        stages = self.model.profile()
+        return {"layout": self._layout_seconds, **stages, "head": self._head_seconds} if stages else {}
 
 
 class Layout:

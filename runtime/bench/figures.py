@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .passes import Pass
 from .record_schema import is_valid
-from .target import Counters
+from .target import STAGE, Counters
 from .workloads import Workload
 
 PERCENTILES = (50, 90, 99)
@@ -55,6 +55,7 @@ class StepTimes:
     schedule: float
     masks: float
     sample: float
+    stages: dict[str, float]  # of the forward pass, where the kernels tell
 
     @property
     def python(self) -> float:
@@ -192,4 +193,9 @@ def _step_times(workload: str, server: str, grown: Sequence[Counters]) -> StepTi
         schedule=of["schedule"],
         masks=of["mask"],
         sample=of["sample"],
+        stages={
+            name.removeprefix(STAGE): 1000 * seconds / steps
+            for name, seconds in total.items()
+            if name.startswith(STAGE)
+        },
     )

@@ -115,6 +115,20 @@ def _show_profile(session: Session, console: Console) -> None:
             t.workload, escape(t.server), f"{t.steps:,}", f"{t.tokens:.1f}", *(f"{value:.3f}" for value in times)
         )
     console.print(table)
+    for t in found:
+        if t.stages:
+            console.print(_stages(t))
+
+
+def _stages(t: StepTimes) -> Table:
+    """The stages of the forward pass, the longest first, down to 3 % of the step."""
+    table = _table(
+        f"The forward pass of {escape(t.workload)} on {escape(t.server)}", "", ("stage",), ("ms a step", "share")
+    )
+    for stage, ms in sorted(t.stages.items(), key=lambda entry: -entry[1]):
+        if ms >= 0.03 * t.total:
+            table.add_row(escape(stage), f"{ms:.3f}", f"{ms / t.total:.0%}")
+    return table
 
 
 def document(session: Session, machine: dict[str, Any]) -> dict[str, Any]:

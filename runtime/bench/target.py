@@ -12,6 +12,10 @@ from .http_client import HttpClient, Reply
 from .workloads import Workload
 
 ENGINE_SECONDS = "bosquet_engine_seconds_total"
+STAGE_SECONDS = "bosquet_forward_seconds_total"
+STAGE = "stage: "
+"""What the names of the counters of `STAGE_SECONDS` begin with here."""
+
 STEPS = "bosquet_steps_total"
 COMPUTED = "bosquet_computed_tokens_total"
 
@@ -91,4 +95,6 @@ def step_counters(text: str) -> Counters | None:
             found["tokens"] = float(value)
         elif name.startswith(ENGINE_SECONDS + "{"):
             found[name.split('"')[1]] = float(value)
+        elif name.startswith(STAGE_SECONDS + "{"):
+            found[STAGE + name.split('"')[1]] = float(value)
     return found if {"steps", "step", "forward", "schedule", "sample", "mask"} <= found.keys() else None

@@ -50,4 +50,7 @@ class Model(Protocol):
         """Hidden states after the last norm, [T, D]. Writes this pass's keys and values to `kv`."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[R, D] → [R, V] float32."""
+        """[R, D] → [R, V] float32, valid until the next call."""
+
+    def profile(self) -> dict[str, float]:
+        """Seconds spent on each stage of `forward` so far; empty where that is not counted."""

@@ -44,6 +44,9 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         return self.ops.head(hidden, self._head)
 
+    def profile(self) -> dict[str, float]:
+        return self._stack.profile()
+
 
 def load_decoder(folder: ModelFolder, weights: Weights, variant: Variant) -> Decoder:
     """Take all weights of a model."""

@@ -119,3 +119,9 @@ def _stats_metrics(stats: Stats) -> Iterator[Metric]:
     for part in STEP_PARTS:
         seconds.add_metric([part], getattr(stats, f"{part}_seconds"))
     yield seconds
+    stages = CounterMetricFamily(
+        "bosquet_forward_seconds", "Time spent in the forward pass, by stage.", labels=["stage"]
+    )
+    for stage, spent in stats.stage_seconds.items():
+        stages.add_metric([stage], spent)
+    yield stages
