@@ -87,7 +87,11 @@ def main() -> None:
     formats = [Format(weights, KV[kv]) for weights in options.weights for kv in options.kv]
     count = iter(range(1, len(windows) + 1))
     found = compare(
-        folder, formats, windows, options.threads, lambda _: print(f"window {next(count)} of {len(windows)}", flush=True)
+        folder,
+        formats,
+        windows,
+        options.threads,
+        lambda _: print(f"window {next(count)} of {len(windows)}", flush=True),
     )
     print(table(found))
     if options.json:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from .formats import Format, is_open
@@ -171,7 +172,7 @@ def _cuts(texts: Iterable[str]) -> dict[str, int]:
     while True:
         ordered = sorted(parts)
         found = False
-        for one, other in zip(ordered, ordered[1:], strict=False):
+        for one, other in pairwise(ordered):
             shared = len(_common(one, other))
             for text in (one, other):
                 if 0 < shared < len(text) and text in parts:

@@ -112,7 +112,10 @@ def _linted(
     done = dict(node)
     if node["type"] == "json_schema":
         try:
-            linted = lint(json.dumps(node["json_schema"]), strict=strict, max_depth=max_depth, engines=(engine,))
+            # Closed, strict or not: in a call, an argument that nobody declared is one that the function does not take.
+            linted = lint(
+                json.dumps(node["json_schema"]), strict=strict, max_depth=max_depth, engines=(engine,), closed=True
+            )
         except GrammarInvalid as error:
             raise GrammarInvalid(f"format: {path}/json_schema: {error}") from None
         relaxed += [Relaxed(f"{path}/json_schema{item.path[1:]}", item.keyword, item.reason) for item in linted.relaxed]

@@ -113,8 +113,10 @@ def write_gguf(
     metadata: Mapping[str, Any],
     tensors: Mapping[str, Array],
     kind: str = "F32",
+    others: Mapping[str, str] | None = None,
 ) -> Path:
-    """Matrices are stored as `kind`, vectors as F32. `metadata` overrides nothing: it is all there is."""
+    """Matrices are stored as `kind`, or as what `others` says for their name; vectors as F32. `metadata` overrides
+    nothing: it is all there is."""
     writer = gguf.GGUFWriter(path, arch)
     for key, value in metadata.items():
         if isinstance(value, bool):
@@ -128,10 +130,11 @@ def write_gguf(
         else:
             writer.add_array(key, value)
     for seed, (name, value) in enumerate(tensors.items()):
-        if value.ndim == 1 or kind == "F32":
+        own = "F32" if value.ndim == 1 else (others or {}).get(name, kind)
+        if own == "F32":
             writer.add_tensor(name, value)
         else:
-            writer.add_tensor(name, quantized(value, kind, seed), raw_dtype=gguf.GGMLQuantizationType[kind])
+            writer.add_tensor(name, quantized(value, own, seed), raw_dtype=gguf.GGMLQuantizationType[own])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -49,7 +49,7 @@ class Times(NamedTuple):
 
     p50: float
     p99: float
-    count: int
+    readings: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def _table(title: str, caption: str, names: Sequence[str], numbers: Sequence[str
     for name in names:
         table.add_column(name, no_wrap=True)
     for name in numbers:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
@@ -115,9 +115,9 @@ def _schemas(title: str, rows: Sequence[Summary]) -> Table:
         "pass: compiled, and right on every instance. rejects: a valid instance cannot be written. accepts: an invalid "
         "one can, covered by a keyword that was reported as relaxed, or in silence."
     )
-    numbers = ("schemas", "pass", "refused", "rejects", "covered", "silent")
-    pairs = ("mask µs p50", "p99", "compile ms p50", "p99", "1st mask p50")
-    table = _table(title, caption, ("subset",), (*numbers, *pairs))
+    numbers = ("\nschemas", "\npass", "\nrefused", "\nrejects", "accepts:\ncovered", "\nsilent")
+    pairs = ("mask µs\np50", "\np99", "compile ms\np50", "\np99", "1st mask ms\np50")
+    table = _table(title, caption, ("\nsubset",), (*numbers, *pairs))
     for row in rows:
         if row.subset == "all":
             table.add_section()
@@ -144,7 +144,7 @@ def keywords(outcomes: Sequence[Outcome]) -> tuple[Counter[str], Counter[str]]:
 
 def _keywords(title: str, outcomes: Sequence[Outcome]) -> list[str]:
     lines = []
-    for what, counted in zip(("refused for", "relaxed or unknown"), keywords(outcomes), strict=True):
+    for what, counted in zip(("refused for", "relaxed, or not known"), keywords(outcomes), strict=True):
         if counted:
             listed = ", ".join(f"{keyword} {count}" for keyword, count in counted.most_common())
             lines.append(f"[dim]{title}, {what}:[/dim] {escape(listed)}")
@@ -152,13 +152,13 @@ def _keywords(title: str, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _times(timings: Sequence[Timing]) -> Table:
-    numbers = ("bytes", "n", "compile ms p50", "p99", "1st mask ms p50", "p99")
+    numbers = ("\nbytes", "\ntimes", "compile ms\np50", "\np99", "1st mask ms\np50", "\np99")
     caption = "Nothing is taken from the compiler's cache. 1st mask: from the text of the schema to the first mask."
-    table = _table("Compiling", caption, ("what", "mode"), numbers)
+    table = _table("Compiling", caption, ("\nwhat", "\nmode"), numbers)
     for row in timings:
         times = (row.compile.p50, row.compile.p99, row.first_mask.p50, row.first_mask.p99)
         mode = "strict" if row.strict else "relaxed"
-        table.add_row(row.what, mode, f"{row.bytes:,}", str(row.compile.count), *(f"{value:.1f}" for value in times))
+        table.add_row(row.what, mode, f"{row.bytes:,}", str(row.compile.readings), *(f"{value:.1f}" for value in times))
     return table
 
 

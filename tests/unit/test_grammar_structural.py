@@ -68,6 +68,11 @@ CASES = [
     tag("[", separated(",", tag('{"n":', JSON, "}"), tag('{"m":', BOOL, "}")), "]"),
     tag("{", {"type": "json_schema", "json_schema": {"type": "integer"}}, ["}", "!"]),
     tag("<s>", {"type": "json_schema", "json_schema": {"type": "string"}}, ["</s>", ""]),
+    # Texts that begin alike on several levels, as the channels of one model family do.
+    several("sequence",
+            separated("", tag("<c>", several("or", tag("one<m>", ANY, "</e>"), tag("two<m>", ANY, "</e>")), "<s>")),
+            several("or", tag("<c>two to=f", JSON, ""), tag("<c>two to=fg", BOOL, ""), const("<c>t"))),
+    several("or", const("abc"), const("abd"), const("ab"), const("b")),
 ]  # fmt: skip
 FILLERS = ['{"a":1}', '{"a":123}', "true", '"ab"', '"', "a", "b", "x", "<", "</", " ", "5", "<t", "\n", "é"]
 
