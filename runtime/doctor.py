@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import BosquetError
+from ..kernels.cpu.library import Library, default_threads, usable, why_none
 from . import env
 from .models.cpu import dtype_name, has_native_bf16
 from .models.source import embedded_file
@@ -58,7 +59,7 @@ def _machine() -> list[Finding]:
     known = [
         flag for flag in ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8") if flag in flags
     ]
-    bf16 = "computes bfloat16 itself" if has_native_bf16() else "bfloat16 is emulated, so float32 is used"
+    bf16 = "computes bfloat16 itself" if has_native_bf16() else "no bfloat16 of its own"
     disk = shutil.disk_usage(Path.home()).free / 2**30
     return [
         Finding("processor", f"{cores} cores, {' '.join(known) or platform.machine()}; {bf16}"),
@@ -90,10 +91,23 @@ def _compute() -> list[Finding]:
     device = "no GPU is used yet"
     if torch.cuda.is_available():
         device = f"{torch.cuda.get_device_name()} is there, but no GPU is used yet"
+    return [*_kernels(torch.backends.cpu.get_cpu_capability()), Finding("GPU", device)]
+
+
+def _kernels(torch_uses: str) -> list[Finding]:
+    """What `--kernels auto` takes, and what it does with weights. Loads the library, so a damaged one shows."""
+    found = usable()
+    if not found:
+        return [
+            Finding("kernels", f"reference (torch operations, {torch_uses}); no native ones: {why_none()}"),
+            Finding("weights", f"{dtype_name('auto')} by default"),
+        ]
+    Library(found[0], 1).close()
+    others = f" (built too: {', '.join(found[1:])})" if found[1:] else ""
+    threads = default_threads()
     return [
-        Finding("kernels", f"reference (torch operations), {torch.backends.cpu.get_cpu_capability()}", True),
-        Finding("weights", f"{dtype_name('auto')} by default"),
-        Finding("GPU", device),
+        Finding("kernels", f"native, {found[0]}{others}, {threads} thread{'s' * (threads != 1)}", True),
+        Finding("weights", "stay as the file stores them; keys and values in bfloat16"),
     ]
 
 

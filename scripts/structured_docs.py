@@ -79,10 +79,14 @@ def limits() -> str:
         ("seconds for one compile (`--grammar-timeout-s`)", f"{timeout:g}"),
         ("tools in one request", str(MAX_TOOLS)),
         ("tokens of a marker that ends a reasoning part", str(MAX_MARKER)),
-        ("memory of compiled grammars that are kept, in MiB", str(defaults["cache_bytes"] >> 20)),
-        ("bytes of normalised schema from which llguidance comes before xgrammar", f"{LARGE_SCHEMA:,}"),
     )
-    return "\n".join(["| | |", "|---|---:|", *(f"| {what} | {value} |" for what, value in rows)]) + "\n"
+    table = "\n".join(["| | |", "|---|---:|", *(f"| {what} | {value} |" for what, value in rows)])
+    kept = f"Compiled grammars are kept, up to {defaults['cache_bytes'] >> 20} MiB of them"
+    large = f"Schemas of more than {LARGE_SCHEMA:,} bytes, once normalised, go to llguidance"
+    return (
+        f"{table}\n\n{kept}; two who ask for the same at once wait for one compile.\n"
+        f"{large} where it enforces as much of them as xgrammar.\n"
+    )
 
 
 def refusals() -> str:

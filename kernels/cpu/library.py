@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from ...errors import ConfigError
-from .build import FLAGS, library_path
+from .build import FLAGS, compiler, library_path
 
 _NEEDED = {
     "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx2", "fma", "f16c"},
@@ -36,6 +38,17 @@ def usable() -> tuple[str, ...]:
     """Instruction sets that this processor has and that a library was built for, the best first."""
     flags = processor_flags()
     return tuple(isa for isa in FLAGS if _NEEDED[isa] <= flags and library_path(isa).is_file())
+
+
+def why_none() -> str:
+    """Why `usable` finds nothing, in a few words that say what to do about it where something can be done."""
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
+        return f"there are none for {platform.system()} on {platform.machine()}"
+    if not any(needed <= processor_flags() for needed in _NEEDED.values()):
+        return "the processor lacks AVX2"
+    if compiler() is None:
+        return "no C++ compiler is here; install g++, then run `python -m bosquet.kernels.cpu.build`"
+    return "they were not built; run `python -m bosquet.kernels.cpu.build`"
 
 
 class Library:

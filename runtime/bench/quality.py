@@ -68,24 +68,26 @@ def same_weights(folder: ModelFolder, weights: Storage) -> Model:
 
 @dataclass(slots=True)
 class Reading:
-    """Sums over the tokens that were predicted, in nats. Compares one model with a base."""
+    """Sums over the tokens that were predicted, in nats. The base is the reference on the same weights."""
 
     tokens: int = 0
     loss: float = 0.0
     base_loss: float = 0.0
-    square: float = 0.0  # of the difference of the two losses
-    divergence: float = 0.0  # base against model
+    file_loss: float = 0.0  # of the reference on the file's own weights
+    square: float = 0.0  # of the difference between loss and base's loss
+    divergence: float = 0.0
     same_best: int = 0
 
-    def add(self, base: Tensor, other: Tensor, targets: Tensor) -> None:
-        """Log-probabilities [n, V] of both, and the tokens [n] that followed."""
-        mine, theirs = (-x.gather(1, targets[:, None])[:, 0].double() for x in (other, base))
+    def add(self, model: Tensor, base: Tensor, file: Tensor, targets: Tensor) -> None:
+        """Log-probabilities [n, V] of all three, and the tokens [n] that followed. Overwrites `model`."""
+        mine, theirs, own = (-x.gather(1, targets[:, None])[:, 0].double() for x in (model, base, file))
         self.tokens += len(targets)
         self.loss += float(mine.sum())
         self.base_loss += float(theirs.sum())
+        self.file_loss += float(own.sum())
         self.square += float((mine - theirs).square().sum())
-        self.divergence += float((base.exp() * (base - other)).sum(1, dtype=torch.float64).sum())
-        self.same_best += int((base.argmax(1) == other.argmax(1)).sum())
+        self.same_best += int((base.argmax(1) == model.argmax(1)).sum())
+        self.divergence += float(torch.sub(base, model, out=model).mul_(base.exp()).sum(1, dtype=torch.float64).sum())
 
     @property
     def perplexity(self) -> float:
@@ -94,6 +96,10 @@ class Reading:
     @property
     def base_perplexity(self) -> float:
         return math.exp(self.base_loss / self.tokens)
+
+    @property
+    def file_perplexity(self) -> float:
+        return math.exp(self.file_loss / self.tokens)
 
     @property
     def excess(self) -> float:
@@ -107,55 +113,53 @@ class Reading:
         return math.sqrt(max(self.square / self.tokens - mean * mean, 0.0) / self.tokens)
 
     @property
+    def excess_over_file(self) -> float:
+        """Perplexity over that of the file's own weights, less one."""
+        return math.expm1((self.loss - self.file_loss) / self.tokens)
+
+    @property
     def mean_divergence(self) -> float:
         """Kullback-Leibler divergence of the model from the base, nats a token."""
         return self.divergence / self.tokens
 
     @property
     def agreement(self) -> float:
-        """The share of places where both hold the same token for the most likely."""
+        """The share of places where model and base hold the same token for the most likely."""
         return self.same_best / self.tokens
 
 
-class Comparison(NamedTuple):
-    """One format beside the same weights in the reference, and beside the file's own."""
-
-    same: Reading
-    file: Reading
-
-
+@torch.inference_mode()
 def compare(
     folder: ModelFolder,
     formats: Sequence[Format],
     windows: Sequence[Sequence[int]],
     threads: int,
-    on_window: Callable[[dict[Format, Comparison]], None] = lambda readings: None,
-) -> dict[Format, Comparison]:
+    on_window: Callable[[dict[Format, Reading]], None] = lambda readings: None,
+) -> dict[Format, Reading]:
     """Every model reads every window from an empty cache; of a window's tokens, all but the first are predicted.
 
-    `on_window` is told the sums so far after each window.
+    `threads` is for the native models. `on_window` is told the sums so far after each window.
     """
     kinds = list(dict.fromkeys(item.weights for item in formats))
     natives = {kind: native_model(folder, kind, threads) for kind in kinds}
     file = same_weights(folder, "float32")
     bases = {kind: file if kind in ("stored", "float32") else same_weights(folder, kind) for kind in kinds}
-    found = {item: Comparison(Reading(), Reading()) for item in formats}
+    found = {item: Reading() for item in formats}
     for window in windows:
-        hidden_file = hidden_states(file, window, torch.float32)
-        hidden_base = {
-            kind: hidden_file if base is file else hidden_states(base, window, torch.float32)
+        states_of_file = hidden_states(file, window, torch.float32)
+        states_of_base = {
+            kind: states_of_file if base is file else hidden_states(base, window, torch.float32)
             for kind, base in bases.items()
         }
-        hidden = {item: hidden_states(natives[item.weights], window, item.kv) for item in formats}
+        states = {item: hidden_states(natives[item.weights], window, item.kv) for item in formats}
         for places, targets in _chunks(window):
-            of_file = _log_probabilities(file, hidden_file[places])
+            of_file = _log_probabilities(file, states_of_file[places])
             for kind, base in bases.items():
-                of_base = of_file if base is file else _log_probabilities(base, hidden_base[kind][places])
+                of_base = of_file if base is file else _log_probabilities(base, states_of_base[kind][places])
                 for item in formats:
                     if item.weights == kind:
-                        mine = _log_probabilities(natives[kind], hidden[item][places])
-                        found[item].same.add(of_base, mine, targets)
-                        found[item].file.add(of_file, mine, targets)
+                        mine = _log_probabilities(natives[kind], states[item][places])
+                        found[item].add(mine, of_base, of_file, targets)
         on_window(found)
     return found
 
@@ -166,9 +170,8 @@ def hidden_states(model: Model, tokens: Sequence[int], kv_dtype: torch.dtype) ->
     pages = -(-count // PAGE)
     kv = ops.make_kv(shape.layers, shape.kv_heads, pages, shape.head_dim, kv_dtype)
     plan = ops.plan_attention([AttentionRow(0, count, list(range(pages)))], torch.device("cpu"))
-    with torch.inference_mode():
-        places = torch.arange(count)
-        return model.forward(Batch(torch.tensor(tokens), places, places, plan), kv)
+    places = torch.arange(count)
+    return model.forward(Batch(torch.tensor(tokens), places, places, plan), kv)
 
 
 def cut(tokens: Sequence[int], size: int) -> list[Sequence[int]]:
@@ -184,5 +187,4 @@ def _chunks(window: Sequence[int]) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _log_probabilities(model: Model, hidden: Tensor) -> Tensor:
-    with torch.inference_mode():
-        return model.logits(hidden).log_softmax(1)
+    return model.logits(hidden).log_softmax(1)

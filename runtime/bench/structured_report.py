@@ -101,8 +101,16 @@ def show(found: Findings, console: Console | None = None) -> None:
 
 
 def _table(title: str, caption: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
-    style = {"title_justify": "left", "caption_justify": "left", "title_style": "bold"}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, caption=caption, **style)  # type: ignore[arg-type]
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
+        title=title,
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+    )
     for name in names:
         table.add_column(name, no_wrap=True)
     for name in numbers:
@@ -116,7 +124,7 @@ def _schemas(title: str, rows: Sequence[Summary]) -> Table:
         "one can, covered by a keyword that was reported as relaxed, or in silence."
     )
     numbers = ("\nschemas", "\npass", "\nrefused", "\nrejects", "accepts:\ncovered", "\nsilent")
-    pairs = ("mask µs\np50", "\np99", "compile ms\np50", "\np99", "1st mask ms\np50")
+    pairs = ("mask\nµs p50", "\np99", "compile\nms p50", "\np99", "1st mask\nms p50")
     table = _table(title, caption, ("\nsubset",), (*numbers, *pairs))
     for row in rows:
         if row.subset == "all":
@@ -137,7 +145,7 @@ def keywords(outcomes: Sequence[Outcome]) -> tuple[Counter[str], Counter[str]]:
     relaxed: Counter[str] = Counter()
     for outcome in outcomes:
         if outcome.refusal:
-            refused[next(iter(_KEYWORD.findall(outcome.refusal)), "other")] += 1
+            refused[next(iter(_KEYWORD.findall(outcome.refusal)), "no value fits")] += 1
         relaxed.update({item.keyword for item in outcome.relaxed})
     return refused, relaxed
 
@@ -152,7 +160,7 @@ def _keywords(title: str, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _times(timings: Sequence[Timing]) -> Table:
-    numbers = ("\nbytes", "\ntimes", "compile ms\np50", "\np99", "1st mask ms\np50", "\np99")
+    numbers = ("\nbytes", "\ntimes", "compile\nms p50", "\np99", "1st mask\nms p50", "\np99")
     caption = "Nothing is taken from the compiler's cache. 1st mask: from the text of the schema to the first mask."
     table = _table("Compiling", caption, ("\nwhat", "\nmode"), numbers)
     for row in timings:

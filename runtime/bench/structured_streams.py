@@ -88,7 +88,8 @@ async def measure_server(
         for workload in (FREE, HELD):
             await _warm_up(target, workload)
         for round in range(rounds):
-            for workload, sides in ((FREE, served.free), (HELD, served.held)):
+            turns = [(FREE, served.free), (HELD, served.held)]
+            for workload, sides in reversed(turns) if round % 2 else turns:  # whoever is second may find it quieter
                 reading = await run_pass(target, workload, round, False, profile=True)
                 sides.append(Side(figure(workload, reading), _mask_ms(reading)))
                 served.notes += _notes(workload, reading)

@@ -209,9 +209,11 @@ def test_a_gguf_file_as_it_lies_is_the_dequantized_folder(name: str, tmp_path: P
     if name in ("F32", "F16", "BF16"):
         assert distances(got, exact).max() < 1e-5
         return
-    assert distances(got, exact).max() < 0.05
+    found = distances(got, exact)
+    assert found.median() < 0.05
+    assert found.max() < 0.25
     rounding = logits_of(dequantized, RoundingOps(), stored=False)  # the same, but for single steps of an activation
-    assert distances(got, rounding).median() < 0.1 * distances(got, exact).median()
+    assert distances(got, rounding).median() < 0.1 * found.median()
 
 
 def test_a_projection_of_several_block_types_runs_as_one(tmp_path: Path) -> None:
