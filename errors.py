@@ -13,6 +13,7 @@
     ├── Overloaded                 the queue is full; try again after `retry_after` seconds
     ├── Unavailable                the engine is starting, restarting, draining or gone
     │   └── EngineDied             the engine process ended while it held this request
+    ├── HeadTooLarge               the request's line and headers are over the limit
     ├── ArrivedLate                the request's bytes did not all come in time
     ├── DeadlineExceeded           the request's time is over
     ├── ModelLoadError             a model cannot be loaded; one line, exit code 2
@@ -118,6 +119,12 @@ class EngineDied(Unavailable):
     """The engine process ended while it held this request."""
 
     code = "engine_died"
+
+
+class HeadTooLarge(BosquetError):
+    """The request's line and headers are over the limit."""
+
+    code = "head_too_large"
 
 
 class ArrivedLate(BosquetError):

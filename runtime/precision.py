@@ -15,6 +15,7 @@ from ..kernels.registry import Kernels, known_ops
 from .models.cpu import dtype_name
 from .settings import EngineConfig
 
+MAX_THREADS = 256
 _TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
@@ -30,6 +31,8 @@ class Precision:
 
 def resolve_precision(config: EngineConfig) -> Precision:
     """Raises `ConfigError` for what the kernels cannot do."""
+    if not 0 <= config.threads <= MAX_THREADS:
+        raise ConfigError(f"threads is {config.threads}; it must be 0 (auto) or more, at most {MAX_THREADS}")
     kernels = known_ops()[0] if config.kernels == "auto" else config.kernels
     if kernels == "native":
         weights: Storage = "stored" if config.dtype == "auto" else config.dtype

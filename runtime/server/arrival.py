@@ -14,8 +14,11 @@ import msgspec
 from starlette.requests import Request
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ...errors import ArrivedLate, ConfigError
+from ...errors import ArrivedLate, BosquetError, ConfigError, HeadTooLarge
 from .errors import answer_for, error_body
+
+MAX_HEAD_BYTES = 1 << 16
+"""What a request's line and headers may take, besides the first piece of them that comes."""
 
 _DEADLINE = "arrival_deadline"
 
@@ -29,6 +32,7 @@ class PunctualProtocol(HttpToolsProtocol):
 
     _timer: asyncio.TimerHandle | None = None
     _arriving: Literal["head", "body"] | None = None
+    _head_bytes = 0
     _unanswered = 0  # requests whose head has arrived and whose answer is not complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -40,7 +44,11 @@ class PunctualProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._arriving == "head" and self._head_bytes + len(data) > MAX_HEAD_BYTES:
+            self._refuse(HeadTooLarge(f"the request's head is over the limit of {MAX_HEAD_BYTES} bytes"))
+            return
         super().data_received(data)
+        self._head_bytes = self._head_bytes + len(data) if self._arriving == "head" else 0
         if self._timer is None and not self._unanswered:  # blank lines, which have ended the keep-alive limit
             self._start_timer()
 
@@ -83,7 +91,13 @@ class PunctualProtocol(HttpToolsProtocol):
         if self._unanswered or self.transport.is_closing():
             return  # the answer under way is not cut; if this is the one to the late request, it will be a 408
         if self._arriving == "head":
-            self.transport.write(_refusal(self.limit_s))
+            self._refuse(ArrivedLate(f"the request's head did not arrive within {self.limit_s:g} s"))
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: BosquetError) -> None:
+        if not self._unanswered:
+            self.transport.write(_refusal(error))
         self.transport.close()
 
 
@@ -105,8 +119,7 @@ def deadline_of(request: Request) -> float | None:
     return deadline
 
 
-def _refusal(limit_s: float) -> bytes:
-    error = ArrivedLate(f"the request's head did not arrive within {limit_s:g} s")
+def _refusal(error: BosquetError) -> bytes:
     content = msgspec.json.encode(error_body(error))
     status = HTTPStatus(answer_for(error).status)
     lines = (

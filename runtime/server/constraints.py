@@ -72,6 +72,9 @@ def _response_format(form: ResponseFormat) -> list[Constraint]:
     if form.type == "json_object":
         if form.schema_ is None:
             return [Constraint(GrammarSpec("json_object"), "response_format", {"type": "object"})]
+        if form.schema_.get("type", "object") != "object":
+            field = "response_format.schema.type"
+            raise InvalidParameter(f"{field}: a JSON object is asked for; type json_schema takes any schema", field)
         spec = GrammarSpec("json_schema", to_json(form.schema_))
         return [Constraint(spec, "response_format.schema", form.schema_)]
     if form.type == "structural_tag":

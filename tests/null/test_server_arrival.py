@@ -201,3 +201,33 @@ def test_a_client_that_waits_for_leave_to_send_gets_it_and_then_has_its_time():
         first, _, rest = read_all(sock).partition(b"\r\n\r\n")
         assert first == b"HTTP/1.1 100 Continue"
         check_refusal(rest)
+
+
+@pytest.mark.parametrize("part", [b"x" * 1000, b"\r\nX-A: " + b"y" * 90])
+def test_a_head_without_end_is_refused_and_its_memory_let_go(part: bytes) -> None:
+    with live(FakeEngine(), ServerConfig(port=0)) as server, socket.create_connection(server.address) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nX-Long: ")
+        sent = 0
+        try:
+            while sent < 50_000_000:
+                sock.sendall(part * 20)
+                sent += 20 * len(part)
+        except OSError:
+            pass
+        assert sent < 20_000_000
+        try:
+            got = read_all(sock)
+        except ConnectionError:
+            got = b""  # it was reset: what we had still sent came too late
+        assert not got or got.startswith(b"HTTP/1.1 431 ")
+        assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_a_long_head_in_pieces_gets_431() -> None:
+    with live(FakeEngine(), ServerConfig(port=0)) as server, socket.create_connection(server.address) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nX-Long: ")
+        time.sleep(0.1)
+        sock.sendall(b"z" * 70_000)
+        head, _, body = read_all(sock).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 431 ")
+        assert json.loads(body)["error"]["code"] == "head_too_large"
