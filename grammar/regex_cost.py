@@ -1,6 +1,6 @@
 """What a regular expression costs an engine: which parts of it repeat, how often, and over which characters.
 
-Knows nothing of vocabularies or engines; what is costly for which engine is said in docs/decisions/0010.
+Knows nothing of vocabularies or engines; what is costly for which engine is said in docs/decisions/0008.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which engine serves which spec, by what each enforces and what it costs. The figures are in docs/decisions/0010.
+"""Which engine serves which spec, by what each enforces and what it costs. The figures are in docs/decisions/0008.
 
     json_object, choice, ebnf   xgrammar
     json_schema                 xgrammar for small closed schemas, whose masks it has ready; llguidance for all that

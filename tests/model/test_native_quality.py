@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not usable(), reason="no native library for this
 
 TEXT = Path(__file__).parents[1] / "data" / "opticks.txt"
 STORED = [Format("stored", kv) for kv in (torch.float32, torch.bfloat16, torch.int8)]
-MADE = [Format("int8", torch.bfloat16), Format("int4", torch.bfloat16)]
+MADE = Format("int4", torch.bfloat16)
 
 
 @pytest.fixture(scope="module")
@@ -27,23 +27,24 @@ def readings() -> dict[Format, Reading]:
     folder = resolve("embedded", dtype="stored")
     ids = Tokenizer.from_folder(folder.path).encode(TEXT.read_text(encoding="utf-8"), specials=False)
     assert len(ids) > 21_000  # what the whole comparison reads
-    return compare(folder, [*STORED, *MADE], cut(ids, 640)[:3], threads=2)
+    windows = cut(ids, 512)[:3]
+    return {**compare(folder, STORED, windows, threads=2), **compare(folder, [MADE], windows[:1], threads=2)}
 
 
-@pytest.mark.parametrize("item", [*STORED, *MADE], ids=lambda item: f"{item.weights} {item.kv}")
+@pytest.mark.parametrize("item", [*STORED, MADE], ids=lambda item: f"{item.weights} {item.kv}")
 def test_perplexity_is_that_of_the_same_weights(item: Format, readings: dict[Format, Reading]) -> None:
     found = readings[item]
-    assert found.tokens == 3 * 639
-    assert 5 < found.base_perplexity < 30  # the model reads the text as a text
-    # On so few tokens the ratio is known to a fifth of a percent only; the whole text stays below half a percent.
+    assert found.tokens == (511 if item is MADE else 3 * 511)
+    assert 5 < found.base_perplexity < 40  # the model reads the text as a text
+    # On so few tokens the ratio is known to some tenths of a percent only; on the whole text it is below half of one.
+    assert found.excess_error < 0.006
     assert abs(found.excess) < 0.005 + 2 * found.excess_error
-    assert found.excess_error < 0.004
     assert 0 < found.mean_divergence < 0.008
     assert found.agreement > 0.94
 
 
 def test_a_smaller_cache_and_fewer_bits_lose_more(readings: dict[Format, Reading]) -> None:
-    wide, _, narrow = (readings[item].mean_divergence for item in STORED)
-    assert wide < narrow
-    assert readings[MADE[1]].excess_over_file > readings[MADE[0]].excess_over_file
-    assert readings[STORED[0]].excess_over_file == readings[STORED[0]].excess
+    wide, _, narrow = (readings[item] for item in STORED)
+    assert wide.mean_divergence < narrow.mean_divergence
+    assert wide.excess_over_file == wide.excess
+    assert readings[MADE].excess_over_file != readings[MADE].excess
