@@ -11,7 +11,7 @@ from __future__ import annotations
 import bosquet
 from bosquet import State, gen
 
-QUESTIONS = ["What is the capital of France?", "And of Italy?", "And of Japan?"]
+QUESTIONS = ["Name the capital of France.", "And of Italy?", "And of Japan?"]
 
 
 @bosquet.program(temperature=0, max_tokens=28)
