@@ -33,7 +33,7 @@ def keyword_arguments(reader: Reader, write: Write) -> Script[bool]:
     """`a=1, b="x")`, after the opening parenthesis, as one JSON object; or `**{…})`. False: it breaks off, or is
     something else from some point on."""
     yield from reader.blanks()
-    if (yield from reader.accept("**")):
+    if (yield from reader.accept("**", halves=False)):
         whole = yield from literal(reader, write)
         yield from reader.blanks()
         return whole and (yield from reader.accept(")"))
@@ -103,9 +103,9 @@ def _scalar(reader: Reader, write: Write, key: bool) -> Script[bool]:
     if char in _PIECES:
         reader.skip()
         return (yield from _string(reader, write, char))
-    if (yield from reader.accept(ESCAPE)):
+    if (yield from reader.accept(ESCAPE, halves=False)):
         write('"')
-        if not (yield from reader.until((ESCAPE,), lambda text: write(_quoted(text)))):
+        if not (yield from reader.until((ESCAPE,), lambda text: write(_quoted(text)), halves=False)):
             return False
         reader.skip(len(ESCAPE))
         write('"')
@@ -139,7 +139,7 @@ def _string(reader: Reader, write: Write, quote: str) -> Script[bool]:
 
 
 def _escape(reader: Reader, kind: str) -> Script[str]:
-    """What stands after a backslash, as it is written in JSON."""
+    """What stands after a backslash, as it is written in JSON; nothing where the text ends inside it."""
     if kind in '"\\/bfnrt':
         return f"\\{kind}"
     if kind in "'\n":
@@ -151,6 +151,8 @@ def _escape(reader: Reader, kind: str) -> Script[str]:
         reader.skip()
     if size and len(digits) == size:
         return f"\\u{digits:>04}"
+    if size and not (yield from reader.peek()):
+        return ""
     return f"\\\\{kind}{digits}"
 
 

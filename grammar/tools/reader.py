@@ -69,14 +69,18 @@ class Reader:
         """Over characters that `peek` or `startswith` has seen."""
         self._position += count
 
-    def accept(self, literal: str) -> Script[bool]:
-        """Consumes the literal, or nothing."""
+    def accept(self, literal: str, *, halves: bool = True) -> Script[bool]:
+        """Consumes the literal, or nothing. Where the text ends inside it, `halves` says whether that half is text
+        like any other, or dropped."""
         while True:
             have = self._text[self._position : self._position + len(literal)]
             if have == literal:
                 self._position += len(literal)
                 return True
-            if self._closed or not literal.startswith(have):
+            if not literal.startswith(have):
+                return False
+            if self._closed:
+                self._position += 0 if halves else len(have)
                 return False
             yield
 
@@ -121,19 +125,22 @@ class Reader:
                 return
             yield
 
-    def until(self, markers: Sequence[str], write: Callable[[str], None]) -> Script[str]:
+    def until(self, markers: Sequence[str], write: Callable[[str], None], *, halves: bool = True) -> Script[str]:
         """Writes what comes before the first of the markers, and gives that marker, not consumed; empty: the text
-        ended. No marker may be inside another."""
+        ended, and `halves` says whether what may be half a marker there is written too, or dropped. No marker may
+        be inside another."""
         pattern = re.compile("|".join(map(re.escape, markers)))
         while True:
             found = pattern.search(self._text, self._position)
-            end = found.start() if found else len(self._text) - self._begun(markers)
+            held = 0 if found or (self._closed and halves) else self._begun(markers)
+            end = found.start() if found else len(self._text) - held
             if end > self._position:
                 write(self._text[self._position : end])
                 self._position = end
             if found:
                 return found.group()
             if self._closed:
+                self._position = len(self._text)
                 return ""
             yield
 
@@ -148,9 +155,7 @@ class Reader:
             yield
 
     def _begun(self, markers: Sequence[str]) -> int:
-        """How many characters at the end may begin a marker; none any more once the text has ended."""
-        if self._closed:
-            return 0
+        """How many characters at the end may begin a marker."""
         longest = 0
         for marker in markers:
             for size in range(min(len(marker) - 1, len(self._text) - self._position), longest, -1):

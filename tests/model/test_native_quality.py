@@ -27,17 +27,17 @@ def readings() -> dict[Format, Reading]:
     folder = resolve("embedded", dtype="stored")
     ids = Tokenizer.from_folder(folder.path).encode(TEXT.read_text(encoding="utf-8"), specials=False)
     assert len(ids) > 21_000  # what the whole comparison reads
-    windows = cut(ids, 512)[:3]
-    return {**compare(folder, STORED, windows, threads=2), **compare(folder, [MADE], windows[:1], threads=2)}
+    stored = compare(folder, STORED, cut(ids, 512)[:2], threads=2)
+    return {**stored, **compare(folder, [MADE], cut(ids, 256)[:1], threads=2)}
 
 
 @pytest.mark.parametrize("item", [*STORED, MADE], ids=lambda item: f"{item.weights} {item.kv}")
 def test_perplexity_is_that_of_the_same_weights(item: Format, readings: dict[Format, Reading]) -> None:
     found = readings[item]
-    assert found.tokens == (511 if item is MADE else 3 * 511)
+    assert found.tokens == (255 if item is MADE else 2 * 511)
     assert 5 < found.base_perplexity < 40  # the model reads the text as a text
     # On so few tokens the ratio is known to some tenths of a percent only; on the whole text it is below half of one.
-    assert found.excess_error < 0.006
+    assert found.excess_error < 0.008
     assert abs(found.excess) < 0.005 + 2 * found.excess_error
     assert 0 < found.mean_divergence < 0.008
     assert found.agreement > 0.94

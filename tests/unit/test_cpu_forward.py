@@ -193,7 +193,13 @@ MIXED = {  # as llama.cpp's own mixtures: values and the second projection of so
     "token_embd.weight": "Q8_0",
 }
 GATES = {"blk.0.ffn_gate.weight": "Q5_K", "blk.1.ffn_gate.weight": "Q5_K"}  # gate and up apart
-FILES = {**{kind: (kind, {}) for kind in BLOCKS}, "mixed": ("Q4_K", MIXED), "gates": ("Q4_K", {**MIXED, **GATES})}
+ONE_GATE = {"blk.1.ffn_gate.weight": "Q5_K"}  # in one layer gate and up are two products, in the others one
+FILES = {
+    **{kind: (kind, {}) for kind in BLOCKS},
+    "mixed": ("Q4_K", MIXED),
+    "gates": ("Q4_K", {**MIXED, **GATES}),
+    "one gate": ("Q4_K", ONE_GATE),
+}
 
 
 @pytest.mark.parametrize("name", FILES)

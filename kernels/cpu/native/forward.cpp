@@ -89,6 +89,7 @@ struct Stack {
     Buffer<float> residual, normed, qkv, attended, inner, both, output;
     RowsBuffer hidden_rows, attended_rows, inner_rows;
     int64_t spent_ns[STAGES] = {};
+    bool fused = true;  // in every layer: a file may store one gate in another type than its up
 };
 
 // One pass: what its members share.
@@ -205,7 +206,10 @@ void forward(Team& team, Pass& pass) {
 
 BOSQUET_EXPORT void* bosquet_stack_create(const StackSpec* spec) {
     Stack* stack = new Stack{*spec, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
-    for (int64_t i = 0; i < spec->count; i++) stack->layers.emplace_back(spec->layers[i]);
+    for (int64_t i = 0; i < spec->count; i++) {
+        stack->layers.emplace_back(spec->layers[i]);
+        stack->fused = stack->fused && fuses(stack->layers.back());
+    }
     return stack;
 }
 
@@ -220,7 +224,7 @@ BOSQUET_EXPORT void bosquet_forward(void* context, void* stack, void* kv, const 
     Pass pass{s, *(KvCache*)kv, *(const AttentionPlan*)plan, tokens, positions, slots, count,
               s.residual.take(count * spec.hidden), s.qkv.take(count * (width + 2 * spec.kv_heads * spec.head_dim)),
               s.attended.take(count * width), s.inner.take(count * inner),
-              fuses(s.layers[0]) ? nullptr : s.both.take(count * 2 * inner),
+              s.fused ? nullptr : s.both.take(count * 2 * inner),
               s.output.take(count * spec.hidden), hidden, {}, {}, {}, now_ns()};
     pass.hidden_rows = s.hidden_rows.take(hidden, spec.hidden, spec.hidden, count);
     pass.attended_rows = s.attended_rows.take(pass.attended, width, width, count);
