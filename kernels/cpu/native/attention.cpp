@@ -219,9 +219,13 @@ void merge(const Pass& pass, int query, int head) {
 
 }  // namespace
 
+void share_out(const AttentionPlan& plan, int heads, const KvCache& kv, int window, int threads) {
+    plan.schedule(heads, kv.kv_heads, kv.dim, window, threads);
+}
+
 void attend(Team& team, const float* q, int64_t stride, int heads, KvCache& kv, int layer, const AttentionPlan& plan,
             float scale, int window, float* out) {
-    const Schedule& schedule = plan.schedule(team, heads, kv.kv_heads, kv.dim, window);
+    const Schedule& schedule = plan.schedule(heads, kv.kv_heads, kv.dim, window, team.count);
     Pass pass{q, stride, kv, layer, plan, schedule, scale, out};
     team.each((int64_t)schedule.items.size(), 1, [&](int64_t i) { run_item(pass, schedule.items[i]); });
     if (schedule.merged.empty()) return;
@@ -236,6 +240,7 @@ using namespace bosquet;
 // q [queries][heads][dim], rows at a stride counted in floats, to out [queries][heads·dim]. `window` 0: none.
 BOSQUET_EXPORT void bosquet_attention(Context* context, const float* q, int64_t stride, int heads, KvCache* kv, int layer,
                                       const AttentionPlan* plan, float scale, int window, float* out) {
+    share_out(*plan, heads, *kv, window, context->pool.size());
     context->pool.run(
         [&](Team& team) { attend(team, q, stride, heads, *kv, layer, *plan, scale, window, out); });
 }

@@ -96,25 +96,15 @@ int64_t build_plan(AttentionPlan& plan, int64_t rows, const int32_t* header, con
     return plan.pages.empty() ? -1 : *std::max_element(plan.pages.begin(), plan.pages.end());
 }
 
-Schedule& AttentionPlan::schedule(Team& team, int heads, int kv_heads, int dim, int window) const {
-    auto find = [&]() -> Schedule* {
-        auto it = schedules.begin();
-        for (size_t i = 0; i < used; i++, ++it)
-            if (it->fits(heads, kv_heads, dim, window, team.count)) return &*it;
-        return nullptr;
-    };
-    if (Schedule* found = find()) return *found;
-    team.barrier();  // until all have looked, nothing may change
-    if (team.index == 0) {
-        if (used == schedules.size()) schedules.emplace_back();
-        Schedule& fresh = *std::next(schedules.begin(), used);
-        fresh.heads = heads, fresh.kv_heads = kv_heads, fresh.dim = dim, fresh.window = window;
-        fresh.threads = team.count;
-        fill_schedule(*this, fresh);
-        used++;
-    }
-    team.barrier();
-    return *find();
+const Schedule& AttentionPlan::schedule(int heads, int kv_heads, int dim, int window, int threads) const {
+    auto it = schedules.begin();
+    for (size_t i = 0; i < used; i++, ++it)
+        if (it->fits(heads, kv_heads, dim, window, threads)) return *it;
+    if (it == schedules.end()) it = schedules.emplace(it);
+    it->heads = heads, it->kv_heads = kv_heads, it->dim = dim, it->window = window, it->threads = threads;
+    fill_schedule(*this, *it);
+    used++;
+    return *it;
 }
 
 }  // namespace bosquet

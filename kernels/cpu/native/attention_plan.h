@@ -54,7 +54,7 @@ struct Item {
     int64_t cost;
 };
 
-// What depends on the heads and the window, made by the first layer that needs it.
+// What depends on the heads and the window, made before the members of the pool use it.
 struct Schedule {
     int heads, kv_heads, dim, window, threads;
     std::vector<Tile> tiles;
@@ -79,8 +79,8 @@ struct AttentionPlan {
     mutable size_t used = 0;  // how many of the schedules belong to this pass; the rest keep their memory for the next
 
     int queries() const { return (int)row_of.size(); }
-    // All members of the team call it.
-    Schedule& schedule(Team& team, int heads, int kv_heads, int dim, int window) const;
+    // Makes it at the first call with these values: then only one thread may use the plan.
+    const Schedule& schedule(int heads, int kv_heads, int dim, int window, int threads) const;
 };
 
 // header [rows][4]: start, length, number of pages, whether it is a tree; then the pages and the parents of the trees, row

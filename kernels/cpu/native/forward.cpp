@@ -1,5 +1,5 @@
 // All layers of a decoder in one call: the members of the pool go through the stages together, so a pass costs one start of
-// the pool and a barrier a stage, not a call from Python an operation.
+// the pool, not a call from Python an operation.
 
 #include <ctime>
 #include <vector>
@@ -104,7 +104,7 @@ struct Pass {
     Rows hidden_rows, attended_rows, inner_rows;
     int64_t since;
 
-    // The time since the last call goes to `stage`. Stages end with a barrier, so one member's clock is everybody's.
+    // The time since the last call goes to `stage`. A stage is done before the next begins, so one member's clock is everybody's.
     void spent(const Team& team, Stage stage) {
         if (team.index) return;
         const int64_t now = now_ns();
@@ -229,7 +229,9 @@ BOSQUET_EXPORT void bosquet_forward(void* context, void* stack, void* kv, const 
     pass.hidden_rows = s.hidden_rows.take(hidden, spec.hidden, spec.hidden, count);
     pass.attended_rows = s.attended_rows.take(pass.attended, width, width, count);
     pass.inner_rows = s.inner_rows.take(pass.inner, inner, inner, count);
-    ((Context*)context)->pool.run([&](Team& team) { forward(team, pass); });
+    Pool& pool = ((Context*)context)->pool;
+    for (const Layer& layer : s.layers) share_out(pass.plan, spec.heads, pass.kv, layer.spec.window, pool.size());
+    pool.run([&](Team& team) { forward(team, pass); });
 }
 
 // seconds [STAGES]: what all passes of this stack have spent on each stage.

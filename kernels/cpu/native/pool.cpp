@@ -15,6 +15,7 @@ namespace bosquet {
 namespace {
 
 constexpr int64_t SPIN_NS = 50'000;
+constexpr uint32_t OPEN = 1u << 31;
 
 int64_t now_ns() {
     timespec t;
@@ -53,25 +54,61 @@ void Pool::start(Entry entry, const void* job) {
     }
     entry_ = entry;
     job_ = job;
-    for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
+    ticket_.store(ticket(0, 0));
+    gate_.store(OPEN);
     started_.fetch_add(1);
     wake(started_);
     entry(job, team);
-    team.barrier();
+    for (uint32_t inside = gate_.fetch_and(~OPEN) & ~OPEN; inside; inside = gate_.load()) wait_while(gate_, inside);
 }
 
 void Pool::work(int index) {
     for (uint32_t seen = 0;;) {
         wait_while(started_, seen);
-        seen++;
+        seen = started_.load();
         if (stop_) return;
+        if (!enter()) continue;
         Team team(*this, index, size_);
         entry_(job_, team);
-        team.barrier();
+        leave();
     }
 }
 
-void Pool::wait_while(std::atomic<uint32_t>& word, uint32_t value) {
+bool Pool::enter() {
+    uint32_t gate = gate_.load();
+    while (gate & OPEN)
+        if (gate_.compare_exchange_weak(gate, gate + 1)) return true;
+    return false;
+}
+
+void Pool::leave() {
+    if (gate_.fetch_sub(1) == 1) wake(gate_);  // the last one, of a job that is closed
+}
+
+uint32_t Pool::take(uint32_t loop, uint32_t pieces) {
+    uint64_t next = ticket_.load();
+    while (next < ticket(loop, pieces))
+        if (ticket_.compare_exchange_weak(next, next + 1)) return (uint32_t)next;
+    return pieces;
+}
+
+void Pool::finish(uint32_t loop, uint32_t done, uint32_t pieces) {
+    if (done == 0 || done_.fetch_add(done) + done < pieces) return;
+    done_.store(0);
+    ticket_.store(ticket(loop + 1, 0));
+    ended_.fetch_add(1);
+    wake(ended_);
+}
+
+void Pool::await_end(uint32_t loop) {
+    for (;;) {
+        const uint32_t ended = ended_.load();
+        if (ticket_.load() > ticket(loop, UINT32_MAX)) return;
+        wait_while(ended_, ended);
+    }
+}
+
+void Pool::wait_while(Word& word, uint32_t value) {
     int64_t until = 0;
     for (int turn = 1; word.load(std::memory_order_acquire) == value; turn++) {
         _mm_pause();
@@ -87,21 +124,9 @@ void Pool::wait_while(std::atomic<uint32_t>& word, uint32_t value) {
     }
 }
 
-void Pool::wake(std::atomic<uint32_t>& word) {
+void Pool::wake(Word& word) {
     // A sleeper counts itself before the kernel compares the word, and the word was changed before this reads the count.
     if (sleepers_.load() > 0) syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-}
-
-void Team::barrier() {
-    if (count == 1) return;
-    uint32_t phase = pool_.phase_.load(std::memory_order_acquire);
-    if (pool_.arrived_.fetch_add(1) == count - 1) {
-        pool_.arrived_.store(0);
-        pool_.phase_.fetch_add(1);
-        pool_.wake(pool_.phase_);
-    } else {
-        pool_.wait_while(pool_.phase_, phase);
-    }
 }
 
 }  // namespace bosquet

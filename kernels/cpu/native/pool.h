@@ -1,5 +1,6 @@
-// One persistent pool of threads. A job is one function that every member runs; inside it the members share loops and meet
-// at barriers. Waiting members spin for at most 50 µs, then sleep, so an idle pool uses no processor time.
+// One persistent pool of threads. A job is one function that every member runs; inside it the members share loops. A loop ends
+// when its pieces are done, whoever did them: a member that the machine does not run just now holds nobody up unless it is
+// inside a piece. Waiting members spin for at most 50 µs, then sleep, so an idle pool uses no processor time.
 #pragma once
 
 #include <atomic>
@@ -11,17 +12,16 @@ namespace bosquet {
 
 class Pool;
 
-// What one member of a running job sees. `index` 0 is the thread that called `Pool::run`.
+// What one member of a running job sees. `index` 0 is the thread that called `Pool::run`. A member may come late, to loops that
+// are long done, and passes through them: what stands between loops must be the same for all and change nothing.
 class Team {
 public:
     int index, count;
 
     Team(Pool& pool, int index, int count) : index(index), count(count), pool_(pool) {}
 
-    void barrier();
-
-    // body(i) once for every i in 0 … n − 1, in pieces of `grain`, by whichever member comes first; then a barrier.
-    // All members must call it with the same arguments.
+    // body(i) once for every i in 0 … n − 1, in pieces of `grain`, by whichever member comes first; all are done when it
+    // returns. All members must call it with the same arguments.
     template <class Body>
     void each(int64_t n, int64_t grain, Body body) {
         pieces(n, grain, [&](int64_t begin, int64_t end) {
@@ -29,13 +29,13 @@ public:
         });
     }
 
-    // body(begin, end) for pieces of at most `grain` that cover 0 … n − 1; then a barrier.
+    // The same with body(begin, end) for pieces of at most `grain` that cover 0 … n − 1.
     template <class Body>
     void pieces(int64_t n, int64_t grain, Body body);
 
 private:
     Pool& pool_;
-    unsigned loop_ = 0;
+    uint32_t loop_ = 0;
 };
 
 class Pool {
@@ -47,7 +47,7 @@ public:
 
     int size() const { return size_; }
 
-    // Runs job(team) on every member and returns when all have finished. Not reentrant; one caller at a time.
+    // Runs job(team) on every member that comes in time, and returns when all of it is done. Not reentrant; one caller at a time.
     template <class Job>
     void run(const Job& job) {
         start([](const void* what, Team& team) { (*(const Job*)what)(team); }, &job);
@@ -56,42 +56,51 @@ public:
 private:
     friend class Team;
     using Entry = void (*)(const void*, Team&);
+    using Word = std::atomic<uint32_t>;
 
     void start(Entry entry, const void* job);
     void work(int index);
-    void wait_while(std::atomic<uint32_t>& word, uint32_t value);
-    void wake(std::atomic<uint32_t>& word);
+    bool enter();
+    void leave();
+
+    // A loop and its next piece in one word, so that no piece of a loop that is over can be taken.
+    static uint64_t ticket(uint32_t loop, uint32_t piece) { return (uint64_t)loop << 32 | piece; }
+    // The number of a piece of `loop` that is now the caller's, or `pieces` when there is none left.
+    uint32_t take(uint32_t loop, uint32_t pieces);
+    void finish(uint32_t loop, uint32_t done, uint32_t pieces);
+    void await_end(uint32_t loop);
+
+    void wait_while(Word& word, uint32_t value);
+    void wake(Word& word);
 
     const int size_;
     std::vector<std::thread> threads_;
     Entry entry_ = nullptr;
     const void* job_ = nullptr;
-    bool stop_ = false;
-    alignas(64) std::atomic<uint32_t> started_{0};  // number of jobs started
-    alignas(64) std::atomic<uint32_t> phase_{0};    // number of barriers passed
-    alignas(64) std::atomic<int> arrived_{0};
-    alignas(64) std::atomic<int> sleepers_{0};
-    struct alignas(64) Counter {
-        std::atomic<int64_t> next{0};
-    };
-    Counter counters_[4];
+    std::atomic<bool> stop_{false};
+    alignas(64) Word started_{0};  // number of jobs started
+    alignas(64) Word gate_{0};     // members inside the job besides the caller, and OPEN while more may enter
+    alignas(64) std::atomic<uint64_t> ticket_{0};
+    alignas(64) Word done_{0};     // pieces of the running loop that are done
+    alignas(64) Word ended_{0};    // number of loops that have ended
+    alignas(64) Word sleepers_{0};
 };
 
 template <class Body>
 void Team::pieces(int64_t n, int64_t grain, Body body) {
+    if (n <= 0) return;
     if (count == 1) {
-        if (n > 0) body((int64_t)0, n);
+        body((int64_t)0, n);
         return;
     }
-    // Four counters in turn: when a member is in loop i + 1, nobody is in loop i any more, so its counter can be set back.
-    std::atomic<int64_t>& next = pool_.counters_[loop_++ % 4].next;
-    for (;;) {
-        int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
-        if (begin >= n) break;
+    const uint32_t loop = loop_++, pieces = (uint32_t)((n + grain - 1) / grain);
+    uint32_t done = 0;
+    for (uint32_t piece; (piece = pool_.take(loop, pieces)) < pieces; done++) {
+        const int64_t begin = piece * grain;
         body(begin, begin + grain < n ? begin + grain : n);
     }
-    barrier();
-    if (index == 0) next.store(0, std::memory_order_relaxed);
+    pool_.finish(loop, done, pieces);
+    pool_.await_end(loop);
 }
 
 }  // namespace bosquet

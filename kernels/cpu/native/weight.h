@@ -79,7 +79,7 @@ enum After : int { STORE, SILU_MUL, GELU_MUL };
 void multiply(const Weight& weight, const Rows& rows, int64_t begin, int64_t end, int64_t panel, After after, float* out,
               int64_t stride);
 
-// All rows and panels, shared by the team, of rows that have been quantized if the weight needs it. Ends with a barrier.
+// All rows and panels, shared by the team, of rows that have been quantized if the weight needs it. Done when it returns.
 void linear(Team& team, const Weight& weight, const Rows& rows, int64_t count, After after, float* out, int64_t stride);
 
 // Row `index` of the weight as floats [width], exactly as the kernels see it.
