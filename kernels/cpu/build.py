@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
@@ -50,16 +51,19 @@ def build() -> list[str]:
     command = compiler()
     if command is None:
         return []
-    made = []
-    for isa, flags in FLAGS.items():
-        target, stamp = library_path(isa), library_path(isa).with_suffix(".stamp")
-        digest = _digest(command, flags)
-        if target.is_file() and stamp.is_file() and stamp.read_text() == digest:
-            continue
-        _compile(command, flags, target)
-        stamp.write_text(digest)
-        made.append(isa)
-    return made
+    with ThreadPoolExecutor(os.cpu_count()) as compilers:
+        made = compilers.map(lambda isa: _brought_up_to_date(isa, command), FLAGS)
+        return [isa for isa, was_made in zip(FLAGS, made, strict=True) if was_made]
+
+
+def _brought_up_to_date(isa: str, command: str) -> bool:
+    target, stamp = library_path(isa), library_path(isa).with_suffix(".stamp")
+    digest = _digest(command, FLAGS[isa])
+    if target.is_file() and stamp.is_file() and stamp.read_text() == digest:
+        return False
+    _compile(command, FLAGS[isa], target)
+    stamp.write_text(digest)
+    return True
 
 
 def _compile(command: str, flags: tuple[str, ...], target: Path) -> None:
