@@ -34,11 +34,11 @@ class Said(NamedTuple):
 
 
 def sample(count: int) -> list[dict[str, Any]]:
-    """`count` items of each file."""
+    """`count` items of each file, or all."""
     items = []
     for name in FILES:
         lines = (DATA / f"{name}.jsonl").read_text().splitlines()
-        items += [json.loads(line) for line in random.Random(f"20250601-{name}").sample(lines, count)]
+        items += [json.loads(line) for line in random.Random(f"20250601-{name}").sample(lines, min(count, len(lines)))]
     return items
 
 
