@@ -62,12 +62,12 @@ def test_what_cannot_start_is_told_to_those_who_wait():
     assert not engines()
 
 
-def test_a_server_that_cannot_listen_leaves_no_engine_behind():
-    folders = set(Path(tempfile.gettempdir()).glob("bosquet-*"))
-    with socket.socket() as taken:
+def test_a_server_that_cannot_listen_leaves_no_engine_behind(monkeypatch: pytest.MonkeyPatch):
+    with tempfile.TemporaryDirectory() as own, socket.socket() as taken:
+        monkeypatch.setattr(tempfile, "tempdir", own)
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(ConfigError, match="cannot listen"):
             serve(NOWHERE, ServerConfig(port=taken.getsockname()[1]), print, print)
+        assert not list(Path(own).iterdir())
     assert not engines()
-    assert set(Path(tempfile.gettempdir()).glob("bosquet-*")) <= folders
