@@ -11,20 +11,56 @@ import io
 import json
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
 import typer
+import typer.core
 from rich.markup import escape
 
 from . import __version__
 from .errors import BosquetError, ConfigError, ModelLoadError
+from .runtime.config import Allowed
 from .runtime.server.config import ServerConfig
 from .runtime.settings import EngineConfig
 
+_WrongWords: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+"""What click raises: the one that typer carries in itself, or takes from outside."""
+
+
+class Commands(typer.core.TyperGroup):
+    """All commands. A mistake in the words of a command is one line and exit code 2."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        """As click has it."""
+        more["standalone_mode"] = False
+        try:
+            code = super().main(*args, **more)
+        except _WrongWords as error:
+            if not standalone_mode:
+                raise
+            _show(error)
+            sys.exit(2)
+        if not standalone_mode:
+            return code
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show(error: Any) -> None:
+    """What is wrong with the words, and what they may be."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return
+    said = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
+    allowed = _ALLOWED.get(getattr(getattr(error, "param", None), "name", None) or "")
+    typer.echo(f"bosquet: {said}{f'; it must be {allowed.said}' if allowed else ''}", err=True)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Bosquet runs agent programs on language models: prefix reuse, structured output, short latencies.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -44,14 +80,14 @@ def with_knobs(*configs: type) -> Callable[[Callable[..., None]], Callable[..., 
 
         def wrapper(**given: Any) -> None:
             mine = {p.name: given[p.name] for p in own}
-            objects = []
-            for config in configs:
-                names = {field.name for field in dataclasses.fields(config)}
-                values = {name: value for name, value in given.items() if name in names}
-                objects.append(config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}))
-            command(
-                **mine, **dict(zip(list(inspect.signature(command).parameters)[-len(configs) :], objects, strict=True))
-            )
+            given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+            with _options_named():
+                objects = []
+                for config in configs:
+                    names = {field.name for field in dataclasses.fields(config)}
+                    objects.append(config(**{name: value for name, value in given.items() if name in names}))
+                last = list(inspect.signature(command).parameters)[-len(configs) :]
+                command(**mine, **dict(zip(last, objects, strict=True)))
 
         wrapper.__name__ = command.__name__
         wrapper.__doc__ = command.__doc__
@@ -60,6 +96,25 @@ def with_knobs(*configs: type) -> Callable[[Callable[..., None]], Callable[..., 
         return wrapper
 
     return decorate
+
+
+_ALLOWED: dict[str, Allowed | None] = {
+    field.name: field.metadata["allowed"]
+    for config in (EngineConfig, ServerConfig)
+    for field in dataclasses.fields(config)
+}
+
+
+@contextmanager
+def _options_named() -> Iterator[None]:
+    """What is wrong with a setting is said of the option that sets it."""
+    try:
+        yield
+    except (ConfigError, ModelLoadError) as error:
+        name, is_, rest = str(error).partition(" is ")
+        if name not in _ALLOWED:
+            raise
+        raise ConfigError(f"{name if name == 'model' else '--' + name.replace('_', '-')}{is_}{rest}") from None
 
 
 def _option(field: dataclasses.Field[Any], config: type) -> inspect.Parameter:
@@ -190,12 +245,15 @@ app.add_typer(bench_app, name="bench")
 def bench(
     context: typer.Context,
     workload: Annotated[
-        list[str], typer.Option("--workload", "-w", help="single, prefill, streams, agents, json")
+        list[str], typer.Option("--workload", "-w", help="single, prefill, streams, agents, json, tree, chat, few-shot")
     ] = [],  # noqa: B006
     url: Annotated[str, typer.Option(help="A running server; empty: start one on the embedded model.")] = "",
-    against: Annotated[list[str], typer.Option(help="NAME=URL of another server, measured in turn.")] = [],  # noqa: B006
+    against: Annotated[
+        list[str], typer.Option(help="In turn with vllm, llama.cpp, openvino, transformers, or NAME=URL that runs.")
+    ] = [],  # noqa: B006
+    peers: Annotated[str, typer.Option(help="The folder that holds those, see benchmarks/peers/README.md.")] = "peers",
     rounds: Annotated[int, typer.Option(min=1, help="How often each workload is run; medians are printed.")] = 1,
-    out: Annotated[str, typer.Option(help="Write the results as JSON to this file.")] = "",
+    out: Annotated[str, typer.Option(help="Write the results as JSON to this file, and a plot.")] = "",
     profile: Annotated[bool, typer.Option(help="Show where a step's time goes, too.")] = False,
 ) -> None:
     """Measure a server: tokens per second, time to first token, time per token, valid JSON per second.
@@ -204,16 +262,17 @@ def bench(
 
     \b
     [dim]bosquet bench -w single -w streams --profile
-    bosquet bench --against vllm=http://127.0.0.1:8100 --rounds 3 --out bench.json
+    bosquet bench --against vllm,llama.cpp --rounds 3 --out bench.json
+    bosquet bench --against other=http://127.0.0.1:8100
     bosquet bench structured                 schemas, grammars and tools[/dim]
     """
     if context.invoked_subcommand is not None:
-        if workload or url or against or rounds != 1 or out or profile:
+        if workload or url or against or peers != "peers" or rounds != 1 or out or profile:
             raise typer.BadParameter(f"options of {context.invoked_subcommand} come after its name")
         return
     from .runtime.bench.command import measure
 
-    measure(workload, url=url, against=against, rounds=rounds, out=out, profile=profile)
+    measure(workload, url=url, against=against, peers=peers, rounds=rounds, out=out, profile=profile)
 
 
 @bench_app.command("structured")
@@ -328,5 +387,5 @@ def main() -> None:
     except BosquetError as error:
         typer.echo(f"bosquet: {error}", err=True)
         sys.exit(1)
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except (KeyboardInterrupt, asyncio.CancelledError, typer.Abort):
         sys.exit(130)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import Lock
 from typing import NamedTuple
-
-import numpy as np
 
 from ..errors import GrammarInvalid
 from ..types import GrammarSpec, Relaxed
@@ -21,12 +20,14 @@ from .after_marker import AfterMarker, Marker
 from .base import Compiled
 from .engines import Engines, EnginesBySpecials
 from .format_lark import as_lark
+from .formats import check_format, parts
 from .lark import checked_lark
 from .lint import lint
 from .llguidance_engine import json_rule
 from .matcher import TextCompiled
 from .regex import Regex
-from .routes import route_format, route_regex, route_schema, written
+from .routes import route_format, route_regex, written
+from .schema_compile import compile_schema, has_text
 from .vocabulary import Vocabulary
 
 _MAX_FAILURES, _FAILURE_S = 256, 60.0
@@ -172,20 +173,20 @@ class GrammarCompiler:
             raise GrammarInvalid(f"{key.kind}: {size} bytes, the limit is {self._max_spec_bytes}")
         if any("\ud800" <= char <= "\udfff" for char in key.value):
             raise GrammarInvalid(f"{key.kind}: half of a surrogate pair cannot be written")
-        compiled = self._by_kind(key, self._engines.get(key.specials))
-        first = np.zeros(self._vocabulary.mask_words, dtype=np.int32)
-        compiled.first_mask(first)
-        if not first.any():
+        engines = self._engines.get(key.specials)
+        if key.kind == "json_schema":
+            return self._schema(key.value, key.strict, engines)
+        compiled = self._by_kind(key, engines)
+        if not has_text(compiled, engines):
             raise GrammarInvalid(f"{key.kind}: no text of this vocabulary fits it")
         return compiled
+
+    def _schema(self, text: str, strict: bool, engines: Engines) -> TextCompiled:
+        return compile_schema(text, engines, strict=strict, max_depth=self._max_depth)
 
     def _by_kind(self, key: Key, engines: Engines) -> TextCompiled:
         if key.kind == "json_object":
             return engines.xgrammar.json_schema('{"type": "object"}')
-        if key.kind == "json_schema":
-            linted = route_schema(key.value, strict=key.strict, max_depth=self._max_depth)
-            engine = engines.xgrammar if linted.engine == "xgrammar" else engines.llguidance
-            return engine.json_schema(linted.schema).with_relaxed(linted.relaxed)
         if key.kind == "regex":
             text = written(key.value, "regex")
             route = route_regex(Regex.whole(key.value), engines.vocabulary)
@@ -200,6 +201,7 @@ class GrammarCompiler:
 
     def _lark(self, key: Key, engines: Engines) -> TextCompiled:
         relaxed: list[Relaxed] = []
+        schemas: list[tuple[str, str]] = []
 
         def rule(schema: str, place: str) -> str:
             try:
@@ -207,17 +209,40 @@ class GrammarCompiler:
             except GrammarInvalid as error:
                 raise GrammarInvalid(f"lark: {place}: {error}") from None
             relaxed.extend(Relaxed(f"{place}{item.path}", item.keyword, item.reason) for item in linted.relaxed)
+            schemas.append((f"lark: {place}", schema))
             return json_rule(json.loads(linted.schema))
 
-        return engines.llguidance.lark(checked_lark(key.value, rule)).with_relaxed(tuple(relaxed))
+        text = checked_lark(key.value, rule)
+        with self._explained(schemas, key.strict, engines):
+            return engines.llguidance.lark(text).with_relaxed(tuple(relaxed))
 
     def _structural(self, key: Key, engines: Engines) -> TextCompiled:
         routed = route_format(key.value, strict=key.strict, max_depth=self._max_depth)
-        if routed.engine == "xgrammar":
-            compiled = engines.xgrammar.structural(routed.format)
-        else:
-            compiled = engines.llguidance.lark(as_lark(routed.format), "structural_tag")
+        schemas = [
+            (f"format: {path}/json_schema", json.dumps(node["json_schema"]))
+            for path, node in parts(check_format(key.value))
+            if node["type"] == "json_schema"
+        ]
+        with self._explained(schemas, key.strict, engines):
+            if routed.engine == "xgrammar":
+                compiled = engines.xgrammar.structural(routed.format)
+            else:
+                compiled = engines.llguidance.lark(as_lark(routed.format), "structural_tag")
         return compiled.with_relaxed(routed.relaxed)
+
+    @contextmanager
+    def _explained(self, schemas: list[tuple[str, str]], strict: bool, engines: Engines) -> Iterator[None]:
+        """A refusal of an engine in the words of the schema that it comes from, if it comes from one of `schemas`:
+        (its place, its text)."""
+        try:
+            yield
+        except GrammarInvalid:
+            for place, schema in schemas:
+                try:
+                    self._schema(schema, strict, engines)
+                except GrammarInvalid as error:
+                    raise GrammarInvalid(f"{place}: {error}") from None
+            raise
 
 
 def _key(spec: GrammarSpec) -> Key:

@@ -12,22 +12,34 @@ Knows nothing of vocabularies.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from enum import IntEnum
+from typing import Any, Literal
 
 from ..errors import GrammarInvalid
 from ..types import Relaxed
-from .schema_document import Document, State
+from .schema_algebra import Overworked
+from .schema_conflict import refuse_empty
+from .schema_document import Document
 from .schema_llguidance import LlguidanceWriter
 from .schema_read import Problems, Reader
 from .schema_settle import Settler
-from .schema_values import Schema, refuse
+from .schema_values import refuse, refuse_text
 from .schema_write import Cannot, Writer
 from .schema_xgrammar import XgrammarWriter
 
 EngineName = Literal["xgrammar", "llguidance"]
 
 _WRITERS: dict[EngineName, type[Writer]] = {"xgrammar": XgrammarWriter, "llguidance": LlguidanceWriter}
+
+
+class Cost(IntEnum):
+    """Of compiling a schema with an engine, and of its masks."""
+
+    LOW = 0
+    HIGH = 1
+    TOO_HIGH = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,61 +61,72 @@ def lint(
     max_depth: int,
     engines: tuple[EngineName, ...] = ("xgrammar", "llguidance"),
     closed: bool | None = None,
+    cost: Callable[[EngineName, str], Cost] = lambda engine, schema: Cost.LOW,
 ) -> Linted:
-    """The schema for the first of `engines` that enforces all of it. Raises `GrammarInvalid`, whose message holds JSON
-    path and keyword: for what is not a schema, what no value satisfies and what passes the bounds always; under
-    `strict` for what none of `engines` enforces.
+    """The schema for the first of `engines` that enforces all of it; without `strict` for the one that leaves out
+    least. Raises `GrammarInvalid`, whose message holds JSON path and keyword: for what is not a schema, what no value
+    satisfies and what passes the bounds always; under `strict` for what none of `engines` enforces.
 
-    `closed` keeps out undeclared properties and items of which the schema says nothing; None: as `strict`."""
+    `closed` keeps out undeclared properties and items of which the schema says nothing; None: as `strict`. `cost` is
+    what an engine has to do for its schema: where it is high, an engine that enforces as much goes before; where it is
+    too high, any does, and under `strict` the schema is refused rather than served so."""
     try:
-        return _lint(text, strict, max_depth, engines, strict if closed is None else closed)
+        return _Linter(text, strict, max_depth, strict if closed is None else closed).best(engines, cost)
     except RecursionError:
-        raise GrammarInvalid("schema: nested too deep") from None
+        refuse_text("nested too deep")
 
 
-def _lint(text: str, strict: bool, max_depth: int, engines: tuple[EngineName, ...], closed: bool) -> Linted:
-    document = Document(text, max_depth)
-    problems = Problems(strict)
-    settler = Settler(Reader(document, problems), closed=closed)
-    root = document.state("#", document.root)
-    settler.reach(root)
-    if root and root not in settler.alive:
-        refuse("#", "no value satisfies this schema, or none that can be enforced")
-    missing: list[Cannot] = []
-    for engine in engines:
+class _Linter:
+    """One schema, read and settled once, and written for each engine that is asked for."""
+
+    def __init__(self, text: str, strict: bool, max_depth: int, closed: bool) -> None:
+        document = Document(text, max_depth)
+        self._strict = strict
+        self._max_depth = max_depth
+        self._problems = Problems(strict)
+        self._settler = Settler(Reader(document, self._problems), closed=closed)
+        self._root = document.state("#", document.root)
         try:
-            writer = _WRITERS[engine](settler, complete=True, max_depth=max_depth)
-            return _linted(writer.document(root), engine, problems)
-        except Cannot as error:
-            missing.append(error)
-    if strict:
-        raise GrammarInvalid("; ".join(dict.fromkeys(_message(error) for error in reversed(missing))))
-    return _relaxed(settler, root, problems, max_depth, engines)
+            self._settler.reach(self._root)
+        except Overworked as error:
+            refuse("#", document.keyword(document.part("#", document.root)), str(error))
+        if self._root and self._root not in self._settler.alive:
+            refuse_empty(document.root, lambda root: _is_empty(root, max_depth, closed))
+
+    def best(self, engines: tuple[EngineName, ...], cost: Callable[[EngineName, str], Cost]) -> Linted:
+        found: list[tuple[Cost, Linted]] = []
+        missing: list[Cannot] = []
+        for engine in engines:
+            try:
+                linted = self._written(engine)
+            except Cannot as error:
+                missing.append(error)
+                continue
+            found.append((cost(engine, linted.schema), linted))
+            if found[-1][0] is Cost.LOW and len(linted.relaxed) == len(self._problems.found):
+                break
+        if missing and all(what is Cost.TOO_HIGH for what, _ in found):
+            raise GrammarInvalid("; ".join(dict.fromkeys(map(str, reversed(missing)))))
+        return min(found, key=lambda one: (one[0] is Cost.TOO_HIGH, len(one[1].relaxed), one[0]))[1]
+
+    def _written(self, engine: EngineName) -> Linted:
+        """Raises `Cannot` under `strict` for what the engine does not enforce."""
+        writer = _WRITERS[engine](self._settler, complete=self._strict, max_depth=self._max_depth)
+        text = json.dumps(writer.document(self._root), ensure_ascii=False)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            refuse_text("half of a surrogate pair in a name or value cannot be written")
+        return Linted(text, engine, self._problems.relaxed(writer.left_out))
 
 
-def _message(error: Cannot) -> str:
-    return f"schema: {error.path}: `{error.keyword}` cannot be enforced: {error.reason}"
-
-
-def _relaxed(
-    settler: Settler, root: State, problems: Problems, max_depth: int, engines: tuple[EngineName, ...]
-) -> Linted:
-    """For the engine that leaves out least."""
-    best: tuple[int, EngineName, Writer, Schema] | None = None
-    for engine in engines:
-        writer = _WRITERS[engine](settler, complete=False, max_depth=max_depth)
-        schema = writer.document(root)
-        if best is None or len(writer.left_out) < best[0]:
-            best = len(writer.left_out), engine, writer, schema
-    assert best is not None
-    _, engine, writer, schema = best
-    for (path, keyword), reason in writer.left_out.items():
-        problems.note(path, keyword, reason)
-    return _linted(schema, engine, problems)
-
-
-def _linted(schema: Schema, engine: EngineName, problems: Problems) -> Linted:
-    text = json.dumps(schema, ensure_ascii=False)
-    if any("\ud800" <= char <= "\udfff" for char in text):
-        raise GrammarInvalid("schema: half of a surrogate pair in a name or value cannot be written")
-    return Linted(text, engine, problems.relaxed())
+def _is_empty(root: Any, max_depth: int, closed: bool) -> bool:
+    """Whether it is known that no value satisfies a schema."""
+    document = Document(json.dumps(root), max_depth)
+    settler = Settler(Reader(document, Problems(strict=False)), closed=closed)
+    state = document.state("#", document.root)
+    try:
+        settler.reach(state)
+    except (GrammarInvalid, Overworked):
+        return False
+    return bool(state) and state not in settler.alive

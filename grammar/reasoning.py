@@ -10,7 +10,6 @@ Knows nothing of token ids or requests.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -23,8 +22,6 @@ from .tools.shapes import BLANKS as SPACE
 
 State = Literal["open", "closed", "undecided"]
 """Of thinking, where the model takes over: begun, over (or never to be), or up to the model."""
-
-_BLANK = re.compile(r"[ \t\r\n]")
 
 
 class Markers(NamedTuple):
@@ -90,15 +87,20 @@ class ReasoningParser:
         self._blanks = ""
         self._script = self._read(state)
 
+    @property
+    def waiting(self) -> int:
+        """Characters that were pushed, and are held back."""
+        return self._reader.waiting + len(self._blanks)
+
     def push(self, text: str) -> list[TextDelta | ReasoningDelta]:
         """What is certain after this text; what may be a part of a marker waits."""
         self._reader.feed(text)
         next(self._script)
         return self._take()
 
-    def finish(self) -> list[TextDelta | ReasoningDelta]:
-        """All that was held back. The last call."""
-        self._reader.close()
+    def finish(self, *, cut: bool = False) -> list[TextDelta | ReasoningDelta]:
+        """All that was held back; if the answer was `cut`, without half a marker. The last call."""
+        self._reader.close(cut=cut)
         for _ in self._script:
             raise AssertionError("a script that waits for text after the end")
         return self._take()

@@ -10,6 +10,7 @@ Knows nothing of JSON Schema or of any engine.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..errors import GrammarInvalid
@@ -37,6 +38,7 @@ class Regex:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._written: dict[CharSet, str | None] = {}
 
     @classmethod
     def whole(cls, pattern: str) -> Regex:
@@ -64,7 +66,9 @@ class Regex:
 
     def write(self, allowed: CharSet = cs.EVERYTHING) -> str | None:
         """The expression over the characters in `allowed` only; None when nothing is left that could match."""
-        return _write(self._node, allowed)
+        if allowed not in self._written:
+            self._written[allowed] = _write(self._node, allowed)
+        return self._written[allowed]
 
 
 def literal(text: str) -> str:
@@ -77,14 +81,19 @@ def excluding(names: list[str], allowed: CharSet = JSON_SAFE, depth: int = _PREF
 
     Every string that shares no prefix of `depth` characters with a name is matched; of those that do, none.
     """
+    return _excluding(tuple(names), allowed, depth)
+
+
+@lru_cache(maxsize=1024)
+def _excluding(names: tuple[str, ...], allowed: CharSet, depth: int) -> str:
     heads = {name[0] for name in names if name and cs.intersect(cs.of(name[0]), allowed)}
     parts = [] if "" in names else ["(?:)"]
     others = cs.intersect(allowed, cs.complement(cs.of("".join(heads))))
     if others:
         parts.append(f"{_class(others)}{_class(allowed)}*")
     for head in sorted(heads) if depth > 0 else ():
-        tails = [name[1:] for name in names if name[:1] == head]
-        parts.append(f"{_class(cs.of(head))}{excluding(tails, allowed, depth - 1)}")
+        tails = tuple(name[1:] for name in names if name[:1] == head)
+        parts.append(f"{_class(cs.of(head))}{_excluding(tails, allowed, depth - 1)}")
     return f"(?:{'|'.join(parts)})"
 
 

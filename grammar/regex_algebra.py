@@ -8,6 +8,7 @@ Knows nothing of schemas or engines.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence as Listed
 from itertools import pairwise
 
@@ -123,6 +124,19 @@ def combined(wanted: Listed[Regex], unwanted: Listed[Regex]) -> Regex | None:
     """All texts that every one of `wanted` matches and none of `unwanted`; None when there are none.
 
     Raises `TooLarge`."""
+    return _written(*_product(wanted, unwanted))
+
+
+def disjoint(first: Regex, second: Regex) -> bool:
+    """Whether no text matches both. Raises `TooLarge`."""
+    return not _product([first, second], [], any_final=True)[1]
+
+
+def _product(
+    wanted: Listed[Regex], unwanted: Listed[Regex], *, any_final: bool = False
+) -> tuple[dict[tuple[int, int], list[CharSet]], set[int], int]:
+    """(edges, final states, how many states) of the automaton that follows all expressions at once; with `any_final`
+    no further than to the first final state."""
     automata = [_Automaton(regex.node, wide=False) for regex in wanted]
     refused = [_Automaton(regex.node, wide=True) for regex in unwanted]
     every = [*automata, *refused]
@@ -138,6 +152,8 @@ def combined(wanted: Listed[Regex], unwanted: Listed[Regex]) -> Regex | None:
             a.last in at for a, at in zip(refused, state[len(automata) :], strict=True)
         ):
             finals.add(numbers[state])
+            if any_final:
+                break
         for chars in classes:
             after = tuple(a.next(at, chars[0][0]) for a, at in zip(every, state, strict=True))
             if not all(after[: len(automata)]):
@@ -148,7 +164,7 @@ def combined(wanted: Listed[Regex], unwanted: Listed[Regex]) -> Regex | None:
                 numbers[after] = len(numbers)
                 waiting.append(after)
             edges.setdefault((numbers[state], numbers[after]), []).append(chars)
-    return _written(edges, finals, len(numbers))
+    return edges, finals, len(numbers)
 
 
 def _classes(sets: list[CharSet]) -> list[CharSet]:
@@ -184,7 +200,7 @@ def _written(edges: dict[tuple[int, int], list[CharSet]], finals: set[int], coun
         paths[final, last] = _EMPTY
     left = set(live)
     while left:
-        state = min(left, key=lambda one: _cost(paths, one))
+        state = _cheapest(paths, left)
         left.remove(state)
         _take_out(paths, state)
     return Regex(paths[first, last])
@@ -200,10 +216,14 @@ def _leading(edges: dict[tuple[int, int], list[CharSet]], finals: set[int]) -> s
         live |= more
 
 
-def _cost(paths: dict[tuple[int, int], Node], state: int) -> int:
-    before = sum(end == state != start for start, end in paths)
-    after = sum(start == state != end for start, end in paths)
-    return before * after
+def _cheapest(paths: dict[tuple[int, int], Node], left: set[int]) -> int:
+    """The state whose removal makes the fewest new paths."""
+    before, after = Counter[int](), Counter[int]()
+    for start, end in paths:
+        if start != end:
+            after[start] += 1
+            before[end] += 1
+    return min(left, key=lambda state: before[state] * after[state])
 
 
 def _take_out(paths: dict[tuple[int, int], Node], state: int) -> None:

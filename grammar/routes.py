@@ -23,7 +23,7 @@ from ..types import Relaxed
 from . import formats
 from .char_sets import CharSet
 from .formats import Format
-from .lint import EngineName, Linted, lint
+from .lint import Cost, EngineName, Linted, lint
 from .regex import Regex
 from .regex_cost import costly, parts
 from .vocabulary import Vocabulary
@@ -32,6 +32,9 @@ LARGE_SCHEMA = 1_000
 """Bytes of normalised schema from which xgrammar is passed over: it compiles about 50 a millisecond, and its time grows
 faster than that; llguidance compiles ten times as many."""
 
+HUGE_SCHEMA = 40_000
+"""Bytes of normalised schema from which xgrammar is not used at all: it takes seconds."""
+
 _WIDE_SHARE = 0.04  # of the vocabulary: tokens that a class is made of, from which a mask is a long walk
 _AUTOMATON = 4.0  # vocabularies that outlines-core may have to go through for its whole automaton
 
@@ -39,14 +42,15 @@ _BOTH: tuple[EngineName, ...] = ("xgrammar", "llguidance")
 _SLOW_FOR_XGRAMMAR: tuple[EngineName, ...] = ("llguidance", "xgrammar")
 
 
-def route_schema(text: str, *, strict: bool, max_depth: int) -> Linted:
+def route_schema(text: str, *, strict: bool, max_depth: int, engines: tuple[EngineName, ...] = _BOTH) -> Linted:
     """The schema, linted for its engine. Raises `GrammarInvalid`."""
-    linted = lint(text, strict=strict, max_depth=max_depth, engines=_BOTH)
-    if linted.engine == "xgrammar" and _slow(linted.schema):
-        other = lint(text, strict=strict, max_depth=max_depth, engines=_SLOW_FOR_XGRAMMAR)
-        if len(other.relaxed) <= len(linted.relaxed):
-            return other
-    return linted
+    return lint(text, strict=strict, max_depth=max_depth, engines=engines, cost=_cost)
+
+
+def _cost(engine: EngineName, schema: str) -> Cost:
+    if engine == "llguidance" or not _slow(schema):
+        return Cost.LOW
+    return Cost.HIGH if len(schema) <= HUGE_SCHEMA else Cost.TOO_HIGH
 
 
 def route_regex(regex: Regex, vocabulary: Vocabulary) -> Literal["outlines", "llguidance"]:

@@ -8,17 +8,17 @@ Knows nothing of documents beyond their states, nor of engines.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Any
 
-from ..errors import GrammarInvalid
 from . import schema_text as text
 from .schema_document import ANY_STATE, NO_STATE, Document, State, both
+from .schema_numbers import admits_number, no_number
 from .schema_opposites import Inexpressible, opposites
 from .schema_opposites import is_exact as has_exact_opposites
 from .schema_sets import ANY, HARD, KINDS, Arr, Bound, Branch, Num, Obj, Some, Str, Values
-from .schema_values import exact, identity, type_of
+from .schema_values import identity, type_of
 
 MAX_WORK = 60_000
 """Branches of one schema that may be met with each other, in all."""
@@ -33,6 +33,10 @@ class Busy(Exception):
 
 class TooMany(Exception):
     """Alternatives multiply beyond `MAX_BRANCHES`."""
+
+
+class Overworked(Exception):
+    """The schema asks for more than `MAX_WORK`."""
 
 
 class Algebra:
@@ -58,9 +62,13 @@ class Algebra:
             if not ours or not theirs:
                 continue
             self._spend(len(ours) * len(theirs))
-            found = [met for one in ours for other in theirs if (met := self.meet_branch(kind, one, other)) is not None]
-            if len(found) > MAX_BRANCHES:
-                raise TooMany
+            found: list[Any] = []
+            for one, other in product(ours, theirs):
+                met = self.meet_branch(kind, one, other)
+                if met is not None:
+                    found.append(met)
+                if len(found) > MAX_BRANCHES:
+                    raise TooMany
             if found:
                 parts[kind] = found
         return Values(parts, first.exact and second.exact)
@@ -137,7 +145,7 @@ class Algebra:
     def _spend(self, work: int) -> None:
         self._work += work
         if self._work > MAX_WORK:
-            raise GrammarInvalid(f"schema: #: its alternatives meet more than {MAX_WORK} times")
+            raise Overworked(f"has alternatives that meet more than {MAX_WORK} times")
 
     # ---- branches --------------------------------------------------------------------------------------------------
 
@@ -276,31 +284,6 @@ def meet_numbers(a: Num, b: Num, soft: bool, excluded: tuple[Any, ...], at: dict
     met.multiples = _union(a.multiples, b.multiples)
     met.not_multiples = _union(a.not_multiples, b.not_multiples)
     return None if no_number(met) else met
-
-
-def no_number(num: Num) -> bool:
-    """Whether the bounds leave nothing."""
-    low, high = num.low, num.high
-    if low is None or high is None:
-        return False
-    if num.whole:
-        first = math.floor(low[0]) + 1 if low[1] else math.ceil(low[0])
-        last = math.ceil(high[0]) - 1 if high[1] else math.floor(high[0])
-        return first > last
-    return low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1]))
-
-
-def admits_number(num: Num, value: float) -> bool:
-    number = exact(value)
-    whole = number == number.to_integral_value()
-    if num.whole is not None and num.whole != whole:
-        return False
-    if num.low is not None and (number < num.low[0] or (num.low[1] and number == num.low[0])):
-        return False
-    if num.high is not None and (number > num.high[0] or (num.high[1] and number == num.high[0])):
-        return False
-    divides = [number % multiple == 0 for multiple in num.multiples]
-    return all(divides) and all(number % multiple != 0 for multiple in num.not_multiples)
 
 
 def meet_strings(a: Str, b: Str, soft: bool, excluded: tuple[Any, ...], at: dict[str, str]) -> Str | None:

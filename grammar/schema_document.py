@@ -12,10 +12,10 @@ import json
 from typing import Any, NoReturn
 from urllib.parse import unquote, urldefrag, urljoin
 
-from ..errors import GrammarInvalid
-from .schema_keywords import ANNOTATIONS, LISTS_OF_SCHEMAS, MAPS_OF_SCHEMAS, SCHEMAS
-from .schema_values import Schema, pointer, refuse, shown
+from .schema_keywords import ANNOTATIONS, KEYWORDS, LISTS_OF_SCHEMAS, MAPS_OF_SCHEMAS, SCHEMAS
+from .schema_values import Schema, pointer, refuse, refuse_text, shown
 
+_HOLDERS = SCHEMAS | LISTS_OF_SCHEMAS | MAPS_OF_SCHEMAS
 _DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019, "2020-12": 2020}
 
 
@@ -58,9 +58,11 @@ class Document:
         try:
             self.root: Any = json.loads(text, parse_constant=_no_constant)
         except RecursionError:
-            raise GrammarInvalid("schema: nested too deep") from None
+            refuse_text("nested too deep")
         except ValueError as error:
-            raise GrammarInvalid(f"schema: not valid JSON: {error}") from None
+            refuse_text(f"not valid JSON: {error}")
+        if not isinstance(self.root, (dict, bool)):
+            refuse_text(f"a schema is an object or a boolean, not {shown(self.root)}")
         _check_depth(self.root, 3 * max_depth)
         self.max_depth = max_depth
         self._plain = not any(name in text for name in ('"$id"', '"id"', "Anchor"))
@@ -94,7 +96,7 @@ class Document:
             except Remote:
                 break
             if path in seen:
-                refuse(path, "`$ref` leads back to itself")
+                refuse(path, "$ref", "leads back to itself")
             seen.add(path)
         if node is True or (isinstance(node, dict) and not node):
             return ANY_STATE
@@ -116,12 +118,19 @@ class Document:
             found = self._opposites[state] = (Part(path, None, False, state, why),)
         return found
 
+    def keyword(self, part: Part) -> str:
+        """The keyword to name where the whole of a part is at fault."""
+        if not part.yes:
+            return part.why
+        said = [keyword for keyword in part.node if keyword in KEYWORDS] if isinstance(part.node, dict) else []
+        return next((keyword for keyword in said if keyword != "type"), said[0] if said else holder(part.path))
+
     # ---- references ------------------------------------------------------------------------------------------------
 
     def resolve(self, ref: Any, path: str) -> tuple[str, Any]:
         """(path, schema) that a `$ref` standing at `path` points at. Raises `Remote`, or `GrammarInvalid`."""
         if not isinstance(ref, str):
-            refuse(path, f"`$ref` is a string, not {shown(ref)}")
+            refuse(path, "$ref", f"is a string, not {shown(ref)}")
         if (ref == "#" or ref.startswith("#/")) and not self._index_needed():
             return self._walk("#", ref[1:], path, ref)
         resources = self._index()
@@ -130,7 +139,7 @@ class Document:
         if fragment and not fragment.startswith("/"):
             start, fragment = resources.get(f"{uri}#{fragment}"), ""
             if start is None and uri in resources:
-                refuse(path, f"`$ref` to {ref[:80]!r}, which is not there")
+                refuse(path, "$ref", f"leads to {ref[:80]!r}, which is not there")
         else:
             start = resources.get(uri)
         if start is None:
@@ -148,7 +157,7 @@ class Document:
             elif isinstance(node, list) and key.isdigit() and int(key) < len(node):
                 node = node[int(key)]
             else:
-                refuse(path, f"`$ref` to {ref[:80]!r}, which is not there")
+                refuse(path, "$ref", f"leads to {ref[:80]!r}, which is not there")
             place += "/" + pointer(key)
         return place, node
 
@@ -187,7 +196,7 @@ class Document:
                     resources.setdefault(f"{base}#{node[keyword]}", path)
             if isinstance(node.get("$dynamicAnchor"), str):
                 self.dynamic_anchors.append(node["$dynamicAnchor"])
-            waiting += [(below, schema, base) for below, schema in _subschemas(node, path)]
+            waiting += [(below, schema, base) for below, schema in subschemas(node, path)]
         return resources
 
     def dynamic_is_static(self, ref: str) -> bool:
@@ -199,7 +208,8 @@ class Document:
 _BESIDE_REF = ANNOTATIONS | {"$ref", "$defs", "definitions", "$schema"}
 
 
-def _subschemas(node: Schema, path: str) -> list[tuple[str, Any]]:
+def subschemas(node: Schema, path: str) -> list[tuple[str, Any]]:
+    """(path, schema) of all that stand directly in a schema."""
     found: list[tuple[str, Any]] = []
     for keyword, value in node.items():
         if keyword in MAPS_OF_SCHEMAS and isinstance(value, dict):
@@ -211,19 +221,24 @@ def _subschemas(node: Schema, path: str) -> list[tuple[str, Any]]:
     return found
 
 
-def _check_depth(node: Any, limit: int) -> None:
+def _check_depth(root: Any, limit: int) -> None:
     """`limit` counts objects and lists; a level of a schema has up to three."""
-    level = [node]
+    level: list[tuple[str, Any]] = [("#", root)]
     for _ in range(limit):
         level = [
-            inner
-            for outer in level
+            (f"{path}/{pointer(str(name))}", inner)
+            for path, outer in level
             if isinstance(outer, (dict, list))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            for name, inner in (outer.items() if isinstance(outer, dict) else enumerate(outer))
         ]
         if not level:
             return
-    raise GrammarInvalid("schema: #: nested too deep")
+    refuse(level[0][0], holder(level[0][0]), "is nested too deep")
+
+
+def holder(path: str) -> str:
+    """The keyword that holds the schema at `path`; at the root, where there is none, `$schema`."""
+    return next((name for name in reversed(path.split("/")) if name in _HOLDERS), "$schema")
 
 
 def _unescape(part: str) -> str:

@@ -50,14 +50,14 @@ TABLE: tuple[Row, ...] = (
     Row(
         "multipleOf",
         "number",
-        "integers: up to 1024 without bounds, or up to 128 values",
-        "digits up to 4096 (0.25: 25), up to 9 decimals",
+        "up to 128 values between bounds; integers without: up to 1024",
+        "up to 128 values; or digits up to 4096 (0.25: 25), 9 decimals",
         _DROPPED,
     ),
     Row("minLength", "string", "alone, or implied by the pattern", "always", _DROPPED),
     Row("maxLength", "string", "alone, or implied by the pattern", "always", _DROPPED),
     Row("pattern", "string", "one that is regular", "all that are regular", _DROPPED),
-    Row("format", "string", "a known one, alone", "known ones", "unknown: an annotation, reported"),
+    Row("format", "string", "a known one, alone", "known ones", "others: an annotation, always reported"),
     Row("items", "array", "always", "always", ""),
     Row("prefixItems", "array", "always", "always", ""),
     Row("additionalItems", "array", "always", "always", ""),
@@ -83,6 +83,8 @@ TABLE: tuple[Row, ...] = (
     Row("disallow", "", "never (draft-03)", "never (draft-03)", _DROPPED),
     Row("divisibleBy", "number", "never (draft-03)", "never (draft-03)", _DROPPED),
 )
+
+KEYWORDS = frozenset(row.keyword for row in TABLE)
 
 OF: dict[str, frozenset[str]] = {
     kind: frozenset(row.keyword for row in TABLE if row.of == kind) for kind in ("number", "string", "array", "object")

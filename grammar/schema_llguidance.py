@@ -3,17 +3,22 @@
 It meets expressions and lengths with each other, and takes several patterns for names as long as no name can match
 two. Its options travel in the schema (`x-guidance`): white space as for every engine, and no escapes by number, with
 which an undeclared name could spell a declared one.
+
+Expressions are written over `WRITABLE` only: in a class that holds every control character llguidance takes a quote or
+a backslash for one of its characters, even if the class leaves them out.
 """
 
 from __future__ import annotations
 
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+from . import char_sets as cs
 from . import schema_text as text
-from .char_sets import EVERYTHING
+from .char_sets import CharSet
 from .regex import Regex, excluding
 from .schema_document import State
+from .schema_numbers import decimals_of
 from .schema_sets import Num, Obj, Str
 from .schema_values import Schema, has_control
 from .schema_write import Writer, limits
@@ -21,13 +26,18 @@ from .string_formats import string_format
 
 OPTIONS: dict[str, Any] = {"whitespace_pattern": "[ \\n]", "json_allowed_escapes": 'nrbtf\\"'}
 
+WRITABLE: CharSet = cs.complement(((0x00, 0x07), (0x0B, 0x0B), (0x0E, 0x1F), (0x7F, 0x7F)))
+"""Characters that a JSON string can hold without escapes by number."""
+
 _MAX_NAME = 40  # characters of an excluded string that are looked at
-_DECIMALS = Decimal("1e-9")
+_MAX_DECIMALS = 9
 _MAX_DIGITS = 4096  # of a multiple, without zeros at the ends: so many states its automaton has, all of them built
 
 
 class LlguidanceWriter(Writer):
     """See `Writer`."""
+
+    misses_cut_bounds = True
 
     def document(self, root: State) -> Schema:
         return {"x-guidance": OPTIONS, **super().document(root)}
@@ -35,11 +45,14 @@ class LlguidanceWriter(Writer):
     def can_list(self, value: Any) -> bool:
         return super().can_list(value) and not has_control(value)
 
-    def multiples(self, num: Num, step: Decimal, bounded: bool) -> bool:
-        digits = int("".join(map(str, step.normalize().as_tuple().digits)))
-        if step % _DECIMALS == 0 and digits <= _MAX_DIGITS:
+    def multiples(self, num: Num, step: Fraction, bounded: bool) -> bool:
+        decimals = decimals_of(step)
+        digits = int(step * 10**decimals)
+        while digits % 10 == 0:
+            digits //= 10
+        if decimals <= _MAX_DECIMALS and digits <= _MAX_DIGITS:
             return True
-        self.cannot(num, "multipleOf", f"with more than 9 decimals, or digits above {_MAX_DIGITS}")
+        self.cannot(num, "multipleOf", f"with more than {_MAX_DECIMALS} decimals, or digits above {_MAX_DIGITS}")
         return False
 
     def string(self, string: Str) -> Schema:
@@ -49,11 +62,11 @@ class LlguidanceWriter(Writer):
         rules = [("pattern", text.expression(pattern)) for pattern in string.patterns]
         rules += [("format", found) for name in string.formats if (found := string_format(name)) is not None]
         if string.excluded:
-            written = excluding([*string.excluded], EVERYTHING, _MAX_NAME)
+            written = excluding([*string.excluded], WRITABLE, _MAX_NAME)
             rules.append(("enum" if "enum" in string.at else "const", Regex.whole(written)))
         patterns: list[Schema] = []
         for keyword, regex in rules:
-            expression = regex.write(EVERYTHING)
+            expression = regex.write(WRITABLE)
             if expression is None:
                 self.cannot(string, keyword, "no text matches it")
             else:
@@ -94,13 +107,9 @@ class LlguidanceWriter(Writer):
             self.cannot(obj, "minProperties", "above 1 where names are open: a name may come twice")
             low = 1
         bounds = limits(low, high, ("minProperties", "maxProperties"))
-        if (
-            bounds
-            and result.get("properties", {}).keys() - set(obj.required)
-            and (open_names or low > 1 or (high or 0) > 1)
-        ):
-            keyword = "minProperties" if low else "maxProperties"
-            self.cannot(obj, keyword, "where declared properties may be left out")
+        may_stay_out = declared.keys() - set(obj.required)
+        if bounds and may_stay_out and (open_names or low > 1 or (high or 0) > 1):
+            self.cannot(obj, "minProperties" if low else "maxProperties", "where declared properties may be left out")
             bounds = {}
         return [{**result, **bounds}]
 
@@ -125,7 +134,7 @@ class LlguidanceWriter(Writer):
         for found, held in rules:
             if held is None and not self.lives(obj.rest):
                 continue
-            each = [text.expression(pattern).write(EVERYTHING) for pattern in found]
+            each = [text.expression(pattern).write(WRITABLE) for pattern in found]
             expression = "|".join(one for one in each if one is not None)
             if expression:
                 written[f"^(?:{expression})$"] = False if held is None else self.state(held)

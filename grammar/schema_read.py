@@ -8,14 +8,14 @@ Knows nothing of engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..types import Relaxed
 from . import schema_typed
-from .schema_algebra import Algebra, Busy, TooMany
-from .schema_document import NO_STATE, Document, Part, Remote, State
+from .schema_algebra import Algebra, Busy, Overworked, TooMany
+from .schema_document import NO_STATE, Document, Part, Remote, State, holder
 from .schema_keywords import DEFINITIONS, NEVER_ENFORCED, OF
 from .schema_opposites import Inexpressible
 from .schema_sets import ANY, KINDS, NOTHING, SOFT, Arr, Obj, Values
@@ -34,14 +34,16 @@ class Problems:
 
     def give_up(self, path: str, keyword: str, reason: str) -> None:
         if self.strict:
-            refuse(path, f"`{keyword}` cannot be enforced: {reason}")
+            refuse(path, keyword, f"cannot be enforced: {reason}")
         self.note(path, keyword, reason)
 
     def note(self, path: str, keyword: str, reason: str) -> None:
         self.found.setdefault((path, keyword), reason)
 
-    def relaxed(self) -> tuple[Relaxed, ...]:
-        return tuple(Relaxed(path, keyword, reason) for (path, keyword), reason in self.found.items())
+    def relaxed(self, more: Mapping[tuple[str, str], str]) -> tuple[Relaxed, ...]:
+        """These, and what was left out in writing."""
+        found = {**more, **self.found}
+        return tuple(Relaxed(path, keyword, found[path, keyword]) for path, keyword in {**self.found, **more})
 
 
 class Reader:
@@ -65,7 +67,11 @@ class Reader:
         found = self._states.get(state)
         if found is None:
             if len(self._states) >= MAX_STATES:
-                refuse(state[0].path, f"its parts combine in more than {MAX_STATES} ways")
+                refuse(
+                    state[0].path,
+                    self.document.keyword(state[0]),
+                    f"combines with others in more than {MAX_STATES} ways",
+                )
             found = ANY
             for part in state:
                 found = self._meet(found, self._part(part), part.path, "allOf")
@@ -86,13 +92,15 @@ class Reader:
         if part in self._open:
             if self.algebra.looking:
                 raise Busy
-            refuse(part.path, "`$ref` leads back to itself")
+            refuse(part.path, "$ref", "leads back to itself")
         if self._depth >= self.document.max_depth:
-            refuse(part.path[:200], f"combinations nested more than {self.document.max_depth} deep")
+            refuse(part.path, self.document.keyword(part), f"is nested more than {self.document.max_depth} deep")
         self._open.add(part)
         self._depth += 1
         try:
             found = self._read(part.node, part.path) if part.yes else self._opposite(part)
+        except Overworked as error:
+            refuse(part.path, self.document.keyword(part), str(error))
         finally:
             self._depth -= 1
             self._open.discard(part)
@@ -121,14 +129,15 @@ class Reader:
         if isinstance(node, bool):
             return ANY if node else NOTHING
         if not isinstance(node, dict):
-            refuse(path, f"a schema is an object or a boolean, not {shown(node)}")
+            refuse(path, holder(path), f"holds {shown(node)}, and a schema is an object or a boolean")
         if "$ref" in node and self.document.draft <= 7:
             return self._reference(node["$ref"], path, "$ref")
         for keyword in DEFINITIONS:
             if keyword in node:
                 for name, value in mapping(node, keyword, path).items():
                     if not isinstance(value, (dict, bool)):
-                        refuse(f"{path}/{keyword}/{pointer(name)}", "a schema is an object or a boolean")
+                        why = f"holds {shown(value)}, and a schema is an object or a boolean"
+                        refuse(f"{path}/{keyword}/{pointer(name)}", keyword, why)
         result = ANY
         own = "properties" if "properties" in node else next((name for name in node if name in _TYPED), None)
         late: list[str] = []
@@ -172,7 +181,7 @@ class Reader:
     def dynamic_ref(self, node: Schema, path: str, keyword: str) -> Values:
         ref = node[keyword]
         if not isinstance(ref, str):
-            refuse(path, f"`{keyword}` is a string, not {shown(ref)}")
+            refuse(path, keyword, f"is a string, not {shown(ref)}")
         if not self.document.dynamic_is_static(ref):
             self.problems.give_up(path, keyword, "what it means depends on the place that it is read from")
             return _unknown()
@@ -183,7 +192,7 @@ class Reader:
     def _branches(self, node: Schema, path: str, keyword: str) -> list[State]:
         branches = node[keyword]
         if not isinstance(branches, list) or not branches:
-            refuse(path, f"`{keyword}` is a list of at least one schema")
+            refuse(path, keyword, "is a list of at least one schema")
         return [self.document.state(f"{path}/{keyword}/{at}", branch) for at, branch in enumerate(branches)]
 
     def all_of(self, node: Schema, path: str, keyword: str) -> Values:

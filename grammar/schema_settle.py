@@ -12,23 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any
 
 from . import schema_text as text
 from .regex import literal
 from .schema_algebra import least, lookup, qualifies
-from .schema_document import ANY_STATE, NO_STATE, State, both
+from .schema_document import ANY_STATE, NO_STATE, Part, State, both
 from .schema_names import held_to_names, without_overlaps
+from .schema_numbers import listed_numbers
 from .schema_read import Reader
 from .schema_sets import KINDS, Arr, Branch, Contains, Obj, Some, Str
 from .schema_values import identity
+from .string_formats import FORMATS
 
 POSITIONS = 8
 """How far into an array an item that it must contain may stand."""
 MAX_LISTED = 4
 """Values of which an array of different items may be made."""
 _MAX_ARRAYS = 64
+_MAX_BOUND = 40  # of a length that is compared with a pattern
 
 Settled = list[tuple[str, Any]]
 """(kind, branch) pairs."""
@@ -47,6 +50,10 @@ class Settler:
 
     def __getitem__(self, state: State) -> Settled:
         return self._settled[state]
+
+    def keyword(self, part: Part) -> str:
+        """See `Document.keyword`."""
+        return self.reader.document.keyword(part)
 
     def reach(self, root: State) -> None:
         """Settles `root` and all below it."""
@@ -92,6 +99,8 @@ class Settler:
                     branch = self._string(branch)
                     if branch is None:
                         continue
+                if kind == "number" and branch.values is None and listed_numbers(branch) == []:
+                    continue
                 if branch.values is not None or kind not in ("array", "object"):
                     settled.append((kind, branch))
                 else:
@@ -119,6 +128,8 @@ class Settler:
                 string.high is not None and lengths.low > string.high
             ):
                 return None
+        if _is_torn(string):
+            return None
         return _without_opposites(string) if string.not_patterns else string
 
     # ---- arrays ----------------------------------------------------------------------------------------------------
@@ -203,6 +214,14 @@ class Settler:
             return None
         obj.low = 0 if obj.low <= len(obj.required) else obj.low
         return obj
+
+
+def _is_torn(string: Str) -> bool:
+    """Whether two of its patterns and formats, or one and its bounds, can be shown to have no text in common."""
+    patterns = (*string.patterns, *(f"^(?:{FORMATS[name]})$" for name in string.formats))
+    if patterns and string.high is not None and string.high <= _MAX_BOUND:
+        patterns = (*patterns, f"^[\\s\\S]{{{string.low},{string.high}}}$")
+    return any(text.apart(one, other) for one, other in combinations(patterns, 2))
 
 
 def _without_opposites(string: Str) -> Str | None:

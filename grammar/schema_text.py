@@ -10,7 +10,7 @@ from functools import lru_cache
 from ..errors import GrammarInvalid
 from .char_sets import intersect
 from .regex import Regex
-from .regex_algebra import Matching, TooLarge, few
+from .regex_algebra import Matching, TooLarge, disjoint, few
 from .regex_algebra import combined as algebra
 from .string_formats import string_format
 
@@ -69,14 +69,15 @@ def combined(wanted: tuple[str, ...], unwanted: tuple[str, ...], formats: tuple[
     return None if written is None else f"^(?:{written})$"
 
 
+@lru_cache(maxsize=1024)
 def apart(first: str, second: str) -> bool:
     """Whether two supported patterns can be shown never to match the same text."""
     pairs = zip(expression(first).heads, expression(second).heads, strict=False)
     if any(not intersect(one, other) for one, other in pairs):
         return True
     try:
-        return combined((first, second), ()) is None
-    except Unsupported:
+        return disjoint(expression(first), expression(second))
+    except TooLarge:
         return False
 
 

@@ -11,9 +11,10 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from . import schema_text as text
-from .schema_algebra import no_number, tighter
+from .schema_algebra import tighter
 from .schema_document import ANY_STATE, NO_STATE, Document, State, both
 from .schema_keywords import NUMBER_FORMATS, OF, TYPES
+from .schema_numbers import no_number
 from .schema_sets import HARD, KINDS, NOTHING, SOFT, Arr, Bound, Branch, Contains, Num, Obj, Str, Values
 from .schema_values import Schema, count, is_number, mapping, names, pointer, refuse, shown, type_of
 from .string_formats import string_format
@@ -45,9 +46,9 @@ def types_of(node: Schema, path: str) -> tuple[str, ...] | None:
     listed = value if isinstance(value, list) else [value]
     for name in listed:
         if name not in TYPES:
-            refuse(path, f"`type` is one of {', '.join(TYPES)}, not {shown(name)}")
+            refuse(path, "type", f"is one of {', '.join(TYPES)}, not {shown(name)}")
     if not listed:
-        refuse(path, "`type` is an empty list")
+        refuse(path, "type", "is an empty list")
     return tuple(listed)
 
 
@@ -80,7 +81,7 @@ def listed(node: Schema, keyword: str, path: str) -> Values:
     """The values of `enum` or `const`."""
     values = [node[keyword]] if keyword == "const" else node[keyword]
     if not isinstance(values, list):
-        refuse(path, f"`{keyword}` is a list, not {shown(values)}")
+        refuse(path, keyword, f"is a list, not {shown(values)}")
     by_kind: dict[str, list[Any]] = {}
     for value in values:
         by_kind.setdefault(type_of(value), []).append(value)
@@ -102,15 +103,17 @@ def _number(reader: Reading, node: Schema, path: str, whole: bool | None) -> tup
             low = tighter(low, (Decimal(limits[0]), False), 1)
             high = tighter(high, (Decimal(limits[1]), False), -1)
             as_said = False
+        elif limits is not None:
+            reader.problems.note(path, "format", f"{given!r} speaks of integers: without that type an annotation")
     elif "format" in node and "string" not in (types_of(node, path) or ("string",)):
-        _unknown_format(reader, given, path)
+        _check_unknown_format(reader, given, path)
     multiple = node.get("multipleOf", 1)
     if not is_number(multiple) or multiple <= 0 or not math.isfinite(multiple):
-        refuse(path, f"`multipleOf` is a number above 0, not {shown(multiple)}")
+        refuse(path, "multipleOf", f"is a number above 0, not {shown(multiple)}")
     if "multipleOf" not in node or (whole and multiple == 1):
         multiples: tuple[Decimal, ...] = ()
     else:
-        multiples = (Decimal(str(multiple)).normalize(),)
+        multiples = (Decimal(str(multiple)),)
     if low is None and high is None and not multiples:
         return (Num(whole=True, at={"type": path}) if whole else HARD["number"]), as_said
     number = Num(
@@ -131,7 +134,7 @@ def _bound(node: Schema, path: str, keyword: str, exclusive: str, sign: int) -> 
             continue
         value = node[key]
         if not is_number(value) or not math.isfinite(value):
-            refuse(path, f"`{key}` is a number, not {shown(value)}")
+            refuse(path, key, f"is a number, not {shown(value)}")
         # Draft-04: a boolean says whether the bound beside it is exclusive.
         found[at] = (Decimal(str(value)), key == exclusive or flag is True)
     return tighter(found[0], found[1], sign)
@@ -153,7 +156,7 @@ def _string(reader: Reading, node: Schema, path: str) -> tuple[Str | Branch | No
     if isinstance(given, str) and string_format(given) is not None:
         formats = (given,)
     elif "format" in node and not (isinstance(given, str) and given in NUMBER_FORMATS):
-        _unknown_format(reader, given, path)
+        _check_unknown_format(reader, given, path)
     if high is not None and low > high:
         return None, as_said
     if not (low or high is not None or patterns or formats):
@@ -162,20 +165,23 @@ def _string(reader: Reading, node: Schema, path: str) -> tuple[Str | Branch | No
     return Str(at=at, low=low, high=high, patterns=patterns, formats=formats), as_said
 
 
-def _unknown_format(reader: Reading, given: Any, path: str) -> None:
+def _check_unknown_format(reader: Reading, given: Any, path: str) -> None:
+    """A format is an annotation by the specification, unless who reads the schema asserts it: those in
+    `string_formats` are asserted, all others stay annotations, under `strict` too, and are always reported."""
     if not isinstance(given, str):
-        refuse(path, f"`format` is a string, not {shown(given)}")
-    reader.problems.note(path, "format", f"{given[:40]!r} is not a known format, and so an annotation")
+        refuse(path, "format", f"is a string, not {shown(given)}")
+    if string_format(given) is None:
+        reader.problems.note(path, "format", f"{given[:40]!r} is not a known format, and so an annotation")
 
 
 def pattern_of(reader: Reading, pattern: Any, path: str, keyword: str) -> bool:
     """Whether a pattern can be enforced; if not, it has been given up."""
     if not isinstance(pattern, str):
-        refuse(path, f"`{keyword}` is a string, not {shown(pattern)}")
+        refuse(path, keyword, f"is a string, not {shown(pattern)}")
     try:
         text.expression(pattern)
     except text.Invalid as error:
-        refuse(path, f"`{keyword}` {shown(pattern)}: {error}")
+        refuse(path, keyword, f"is no regular expression, {shown(pattern)}: {error}")
     except text.Unsupported as error:
         reader.problems.give_up(path, keyword, f"{shown(pattern)}: {error}")
         return False
@@ -192,7 +198,7 @@ def _array(reader: Reading, node: Schema, path: str) -> tuple[Arr | Branch | Non
     first, rest = ("items", "additionalItems") if old else ("prefixItems", "items")
     written = node.get(first, [])
     if not isinstance(written, list):
-        refuse(path, f"`{first}` is a list of schemas, not {shown(written)}")
+        refuse(path, first, f"is a list of schemas, not {shown(written)}")
     child = reader.document.state
     array = Arr(at=_places(node, "array", path), low=low, high=high)
     array.prefix = tuple(child(f"{path}/{first}/{at}", schema) for at, schema in enumerate(written))
@@ -202,7 +208,7 @@ def _array(reader: Reading, node: Schema, path: str) -> tuple[Arr | Branch | Non
     array.open_prefix = bool(written) and rest not in node
     if "uniqueItems" in node:
         if not isinstance(node["uniqueItems"], bool):
-            refuse(path, f"`uniqueItems` is true or false, not {shown(node['uniqueItems'])}")
+            refuse(path, "uniqueItems", f"is true or false, not {shown(node['uniqueItems'])}")
         array.unique = node["uniqueItems"]
     least, most = count(node, "minContains", path), count(node, "maxContains", path)
     if "contains" in node:
@@ -218,7 +224,7 @@ def _array(reader: Reading, node: Schema, path: str) -> tuple[Arr | Branch | Non
 def _schema(reader: Reading, node: Schema, keyword: str, path: str) -> State:
     value = node[keyword]
     if not isinstance(value, (dict, bool)):
-        refuse(f"{path}/{keyword}", f"a schema is an object or a boolean, not {shown(value)}")
+        refuse(f"{path}/{keyword}", keyword, f"holds {shown(value)}, and a schema is an object or a boolean")
     return reader.document.state(f"{path}/{keyword}", value)
 
 

@@ -17,9 +17,21 @@ Schema = dict[str, Any]
 MAX_SAFE_NUMBER = 2**53
 """Largest magnitude up to which every JSON reader keeps integers exact."""
 
+_MAX_PATH = 300
 
-def refuse(path: str, why: str) -> NoReturn:
-    raise GrammarInvalid(f"schema: {path}: {why}")
+
+def refuse(path: str, keyword: str, why: str) -> NoReturn:
+    """The only way to refuse a schema for what it says: with the path of a schema in it, and a keyword there."""
+    raise GrammarInvalid(refusal(path, keyword, why))
+
+
+def refusal(path: str, keyword: str, why: str) -> str:
+    return f"schema: {path if len(path) <= _MAX_PATH else path[:_MAX_PATH] + '…'}: `{keyword}` {why}"
+
+
+def refuse_text(why: str) -> NoReturn:
+    """For a text that is no schema as a whole, so that there is no keyword to name."""
+    raise GrammarInvalid(f"schema: #: {why}")
 
 
 def shown(value: Any) -> str:
@@ -39,14 +51,14 @@ def mapping(node: Schema, keyword: str, path: str) -> dict[str, Any]:
     """A keyword whose value is an object; empty when absent."""
     value = node.get(keyword, {})
     if not isinstance(value, dict):
-        refuse(path, f"`{keyword}` is an object, not {shown(value)}")
+        refuse(path, keyword, f"is an object, not {shown(value)}")
     return value
 
 
 def names(value: Any, keyword: str, path: str) -> tuple[str, ...]:
     """A list of property names, each once."""
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        refuse(path, f"`{keyword}` is a list of names, not {shown(value)}")
+        refuse(path, keyword, f"is a list of names, not {shown(value)}")
     return tuple(dict.fromkeys(value))
 
 
@@ -60,7 +72,7 @@ def count(node: Schema, keyword: str, path: str) -> int | None:
         return None
     value = node[keyword]
     if not is_number(value) or value < 0 or value != int(value):
-        refuse(path, f"`{keyword}` is a whole number from 0, not {shown(value)}")
+        refuse(path, keyword, f"is a whole number from 0, not {shown(value)}")
     return int(value)
 
 

@@ -9,13 +9,13 @@ Knows nothing of how a schema was read.
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from .schema_document import NO_STATE, State
 from .schema_sets import Arr, Branch, Num, Obj, Str, is_free
 from .schema_settle import Settler, needed
-from .schema_values import MAX_SAFE_NUMBER, Schema, largest_number, refuse
+from .schema_values import MAX_SAFE_NUMBER, Schema, largest_number, refusal, refuse
 from .schema_write_numbers import write_number
 
 _MAX_SIZE = 50_000  # schemas written
@@ -25,12 +25,13 @@ class Cannot(Exception):
     """An engine does not enforce something."""
 
     def __init__(self, path: str, keyword: str, reason: str) -> None:
-        super().__init__(path, keyword, reason)
-        self.path, self.keyword, self.reason = path, keyword, reason
+        super().__init__(refusal(path, keyword, f"cannot be enforced: {reason}"))
 
 
 class Writer:
     """Writes one schema for one engine. `complete`: nothing may be left out; else `left_out` holds what was."""
+
+    misses_cut_bounds = False
 
     def __init__(self, settler: Settler, *, complete: bool, max_depth: int) -> None:
         self.settler = settler
@@ -38,8 +39,10 @@ class Writer:
         self.left_out: dict[tuple[str, str], str] = {}
         self._max_depth = max_depth
         self._depth = 0
+        self._open = NO_STATE[0]
         self._size = 0
         self._names: dict[State, str] = {}
+        self._small: dict[State, Schema] = {}
         self._waiting: list[State] = []
 
     def document(self, root: State) -> Schema:
@@ -52,8 +55,11 @@ class Writer:
         return {**whole, "$defs": definitions} if definitions else whole
 
     def cannot(self, branch: Branch, keyword: str, reason: str) -> None:
-        """`keyword` of `branch` is not enforced by this engine."""
-        path = branch.at.get(keyword, "#")
+        """`keyword` of `branch` is not enforced by this engine; the schema's own word is named where it has another."""
+        path = branch.at.get(keyword)
+        if path is None:
+            named = next((name for name in branch.at if name != "type"), None)
+            path, keyword = (branch.at[named], named) if named else (self._open.path, self.settler.keyword(self._open))
         if self.complete:
             raise Cannot(path, keyword, reason)
         self.left_out.setdefault((path, keyword), reason)
@@ -68,8 +74,13 @@ class Writer:
         """A schema for a state that lives; one that is used more than once stands in `$defs`."""
         if not state:
             return {}
-        if self.settler.uses[state] < 2 or self._is_small(state):
+        if self.settler.uses[state] < 2:
             return self._branches(state)
+        if self._is_small(state):
+            if state not in self._small:
+                self._small[state] = self._branches(state)
+            self._size += 1
+            return self._small[state]
         if state not in self._names:
             self._names[state] = f"d{len(self._names)}"
             self._waiting.append(state)
@@ -81,8 +92,9 @@ class Writer:
 
     def _branches(self, state: State) -> Schema:
         self._depth += 1
+        outer, self._open = self._open, state[0]
         if self._depth > self._max_depth:
-            refuse(f"{state[0].path[:200]}…", f"nested more than {self._max_depth} deep")
+            refuse(state[0].path, self.settler.keyword(state[0]), f"is nested more than {self._max_depth} deep")
         living = [pair for pair in self.settler[state] if all(map(self.lives, needed(pair[1])))]
         if len(living) == 6 and len({kind for kind, _ in living}) == 6 and all(is_free(branch) for _, branch in living):
             written: list[Schema] = [{}]
@@ -90,10 +102,11 @@ class Writer:
             written = [schema for kind, branch in living for schema in self._branch(kind, branch)]
         self._size += len(written)
         if self._size > _MAX_SIZE:
-            refuse("#", f"written out it has more than {_MAX_SIZE} parts")
-        self._depth -= 1
+            refuse(state[0].path, self.settler.keyword(state[0]), f"has more than {_MAX_SIZE} parts when written out")
         if not written:
-            refuse(state[0].path, "no value of this schema can be written")
+            refuse(state[0].path, self.settler.keyword(state[0]), "leaves no value that can be written")
+        self._depth -= 1
+        self._open = outer
         distinct = {json.dumps(schema): schema for schema in written} if len(written) > 1 else {"": written[0]}
         return written[0] if len(distinct) == 1 else {"anyOf": [*distinct.values()]}
 
@@ -131,7 +144,7 @@ class Writer:
     def object(self, obj: Obj) -> list[Schema]:
         raise NotImplementedError
 
-    def multiples(self, num: Num, step: Decimal, bounded: bool) -> bool:
+    def multiples(self, num: Num, step: Fraction, bounded: bool) -> bool:
         """Whether multiples of `step` are enforced; otherwise `cannot` has been called."""
         raise NotImplementedError
 

@@ -6,7 +6,7 @@ text, so that what needs an escape is left to other engines.
 
 from __future__ import annotations
 
-from decimal import Decimal
+from fractions import Fraction
 
 from . import schema_text as text
 from .regex import JSON_SAFE, Regex, excluding
@@ -23,7 +23,7 @@ _MAX_NAME = 40  # characters of an excluded string that are looked at
 class XgrammarWriter(Writer):
     """See `Writer`."""
 
-    def multiples(self, num: Num, step: Decimal, bounded: bool) -> bool:
+    def multiples(self, num: Num, step: Fraction, bounded: bool) -> bool:
         if not num.whole:
             self.cannot(num, "multipleOf", "of a number that is not an integer")
         elif bounded or step > _MAX_MULTIPLE:

@@ -6,6 +6,7 @@ not there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from ..errors import ConfigError
@@ -21,11 +22,12 @@ def known_ops() -> tuple[Kernels, ...]:
     return ("native", "reference") if usable() else ("reference",)
 
 
-def load_ops(name: str, *, threads: int = 0, storage: Storage = "stored") -> Ops:
+def load_ops(name: str, *, threads: int = 0, storage: Storage = "stored", cpus: Sequence[int] = ()) -> Ops:
     """A fresh table of operations. Each has workspace of its own, so one serves one caller at a time.
 
-    `threads` (0: one a processor) and `storage` (what matrices are kept in) are for native kernels; the torch
-    operations follow torch's own number of threads and the type of the tensors. Raises `ConfigError` for a name that is
+    `threads` (0: one a processor), `storage` (what matrices are kept in) and `cpus` (processors that threads are pinned
+    to; none: not pinned) are for native kernels; the torch operations follow torch's own number of threads and the type
+    of the tensors. Raises `ConfigError` for a name that is
     not known, or not here.
     """
     if name == "reference":
@@ -35,5 +37,5 @@ def load_ops(name: str, *, threads: int = 0, storage: Storage = "stored") -> Ops
     if name == "native":
         from .cpu.ops import CpuOps
 
-        return CpuOps(threads, storage)
+        return CpuOps(threads, storage, cpus=cpus)
     raise ConfigError(f"no kernels named {name!r}; known: {', '.join(known_ops())}")

@@ -41,6 +41,16 @@ class Blocks(NamedTuple):
     width: int
 
 
+class Masks(NamedTuple):
+    """Which tokens some rows of a pass may draw: row `rows[i]` those whose bit is set in `bits[i]`, other rows any.
+
+    bits [n, ceil(V/32)] int32, bit v % 32 of word v // 32 for token v; rows [n] int64, each named once.
+    """
+
+    bits: Tensor
+    rows: Tensor
+
+
 class LayerSpec(NamedTuple):
     """One layer of a decoder. Weights are packed; a norm that the family lacks is None.
 
@@ -104,8 +114,8 @@ class Ops(Protocol):
     def pack_embedding(self, weight: Tensor | Blocks) -> Any:
         """Prepare a table [V, D] of which rows are looked up."""
 
-    def tied_head(self, embedding: Any) -> Any:
-        """The weight for `head` that is the same as a packed embedding."""
+    def as_head(self, embedding: Any) -> Any:
+        """The weight for `head` that is the same as a packed embedding: a tied one, or a head packed as one."""
 
     def stack(self, spec: StackSpec) -> Stack:
         """A decoder that runs as one."""
@@ -145,11 +155,15 @@ class Ops(Protocol):
         """[T, 2·F] → [T, F]: gelu_tanh(first half) · second half."""
 
     def head(self, x: Tensor, weight: Any) -> Tensor:
-        """Output head on chosen rows: [R, D] → [R, V] float32, valid until the next call."""
+        """Output head on chosen rows, weight from `as_head`: [R, D] → [R, V] float32, valid until the next call of this
+        or `masked_head`."""
+
+    def masked_head(self, x: Tensor, weight: Any, masks: Masks) -> Tensor:
+        """`head`, then `apply_mask`, with the same bits; but what no row may draw need not be computed, so a grammar
+        that allows few tokens pays for few."""
 
     def apply_mask(self, logits: Tensor, bits: Tensor, rows: Tensor) -> None:
-        """Set logits[rows[i]] to -inf, in place, where bit v of bits[i] is 0. bits [n, ceil(V/32)] int32, bit v % 32 of
-        word v // 32 for token v; rows [n] int64."""
+        """Set logits[rows[i]] to -inf, in place, where bit v of bits[i] is 0; see `Masks`."""
 
     def copy_pages(self, kv: Any, copies: Sequence[tuple[int, int, int]]) -> None:
         """For each (src, dst, n): the first n slots of page src to page dst, in all layers."""

@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 from ..types import Origin, ToolUse
 from . import arguments
-from .calls import Answer, generate, require_sampling
+from .calls import Answer, Made, generate, parsed, require_sampling
 from .expressions import Sampling, checked
 from .run import Run
 from .tool import Tool, checked_tools
 from .tool_runs import ToolRun, Workplace
 from .transcript import Close, Op, Open, Transcript, Write
+from .typed import Shape
 from .values import Meta
 
 Stopped = Literal["answer", "max_steps", "length"]
@@ -33,7 +34,8 @@ class ActStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:
-    """What an `act` has come to; as a string, its final text.
+    """What an `act` has come to; as a string, its final text. `value` is that text as the schema of `s.act` has it;
+    None where there is no schema, or no answer.
 
     `stopped` is "answer" when the last step called nothing, "max_steps" when it did and no step was left (its calls
     were carried out), "length" when it was cut at `max_tokens` (its calls were not carried out).
@@ -42,6 +44,7 @@ class Acted:
     text: str
     steps: tuple[ActStep, ...]
     stopped: Stopped
+    value: Any = None
 
     @property
     def finished(self) -> bool:
@@ -73,6 +76,7 @@ class Act:
     parallel: bool
     timeout: float | None
     sampling: Sampling
+    answer: Shape
     place: Workplace
 
 
@@ -83,6 +87,7 @@ def acting(
     tool_choice: str,
     parallel: bool,
     timeout: float | None,
+    answer: Shape,
     sampling: Sampling,
 ) -> Act:
     """The arguments of `s.act`, checked."""
@@ -101,6 +106,7 @@ def acting(
         parallel=arguments.flag("s.act: parallel", parallel),
         timeout=arguments.seconds("s.act: timeout", timeout),
         sampling=checked(sampling, "s.act"),
+        answer=answer,
         place=Workplace(),
     )
 
@@ -108,18 +114,23 @@ def acting(
 def require_acting(run: Run, piece: Act) -> None:
     """Raises `Unsupported` if the run's backend cannot do it."""
     run.require("tools")
+    if piece.answer.grammar is not None:
+        run.require(piece.answer.grammar.kind)
     require_sampling(run, piece.sampling)
 
 
 async def act(run: Run, transcript: Transcript, piece: Act, origin: Origin) -> Answer:
-    """Carry it out. Raises what the backend raises, and `DeadlineExceeded`; never what a tool raises."""
+    """Carry it out. Raises what the backend raises, and `DeadlineExceeded`; never what a tool raises. An answer that is
+    not what the schema says, which only backends give that do not hold to it, is `wrong`."""
     specs = tuple(tool.spec for tool in piece.tools.values())
     transcript = transcript.with_tools(specs)
     steps: list[ActStep] = []
     choice = piece.choice
     stopped: Stopped | None = None
     while stopped is None:
-        transcript, step, cut = await _step(run, transcript, piece, ToolUse(specs, choice, piece.parallel), origin)
+        made, step = await _step(run, transcript, piece, ToolUse(specs, choice, piece.parallel), origin)
+        transcript = made.transcript
+        cut = made.meta.finish == "length"
         steps.append(step)
         choice = "auto"  # a model that must call again and again could never answer
         if cut:
@@ -128,23 +139,26 @@ async def act(run: Run, transcript: Transcript, piece: Act, origin: Origin) -> A
             stopped = "answer"
         elif len(steps) == piece.max_steps:
             stopped = "max_steps"
-    acted = Acted(text=steps[-1].text, steps=tuple(steps), stopped=stopped)
-    return Answer(transcript, _together(acted), acted)
+    value = wrong = None
+    if stopped == "answer" and piece.answer.parse is not None:
+        _, _, value, wrong = parsed(made, piece.answer.parse)
+    acted = Acted(text=steps[-1].text, steps=tuple(steps), stopped=stopped, value=value)
+    return Answer(transcript, _together(acted), acted, wrong)
 
 
-async def _step(
-    run: Run, transcript: Transcript, piece: Act, use: ToolUse, origin: Origin
-) -> tuple[Transcript, ActStep, bool]:
-    """One answer and its calls; whether it was cut."""
+async def _step(run: Run, transcript: Transcript, piece: Act, use: ToolUse, origin: Origin) -> tuple[Made, ActStep]:
+    """One answer, with the transcript after the results of its calls, and what it has come to."""
     opened = transcript.write([Open("assistant")])
-    made = await generate(run, opened, origin, piece.sampling, tools=use, timeout=piece.timeout)
+    made = await generate(
+        run, opened, origin, piece.sampling, grammar=piece.answer.grammar, tools=use, timeout=piece.timeout
+    )
     run.usage.add(made.meta)
-    cut = made.meta.finish == "length"
-    runs = () if cut else await piece.place.run(piece.tools, made.calls, piece.parallel)
+    runs = () if made.meta.finish == "length" else await piece.place.run(piece.tools, made.calls, piece.parallel)
     ops: list[Op] = [Close()]
     for done in runs:
         ops += [Open("tool", done.id, done.name), *([Write(done.text)] if done.text else []), Close()]
-    return made.transcript.write(ops), ActStep(text=made.content, calls=runs, meta=made.meta), cut
+    step = ActStep(text=made.content, calls=runs, meta=made.meta)
+    return made._replace(transcript=made.transcript.write(ops)), step
 
 
 def _together(acted: Acted) -> Meta:

@@ -74,7 +74,7 @@ async def ask(run: Run, transcript: Transcript, piece: Gen | Select, origin: Ori
     )  # fmt: skip
     if piece.shape.parse is None:
         return Answer(made.transcript, made.meta, made.content)
-    return _parsed(made, piece.shape.parse, sampling_params(run.defaults, piece.sampling).max_tokens)
+    return parsed(made, piece.shape.parse, sampling_params(run.defaults, piece.sampling).max_tokens)
 
 
 async def _encoded(run: Run, transcript: Transcript) -> Transcript:
@@ -143,7 +143,8 @@ async def generate(
     return Made(after, meta, content, calls)
 
 
-def _parsed(made: Made, parse: Parse, limit: int) -> Answer:
+def parsed(made: Made, parse: Parse, limit: int = 0) -> Answer:
+    """The text as a value, or why it is none."""
     after, meta = made.transcript, made.meta
     try:
         return Answer(after, meta, parse(meta.text))

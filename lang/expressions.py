@@ -111,7 +111,7 @@ def gen(
     not enforced stands in the `relaxed` of the value's `Meta`. `timeout` is in seconds from the moment that the call is
     sent. The rest is `Sampling`.
     """
-    wanted = shape(schema=schema, regex=regex, choices=choices, grammar=grammar, lark=lark, strict=strict)
+    wanted = shape("gen", schema=schema, regex=regex, choices=choices, grammar=grammar, lark=lark, strict=strict)
     return Gen(
         arguments.name("gen: name", name),
         wanted,

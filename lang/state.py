@@ -19,6 +19,7 @@ from .loop import inside_a_loop, submit
 from .run import Usage
 from .tool import Tool
 from .transcript import Transcript
+from .typed import shape
 
 
 class State:
@@ -81,6 +82,8 @@ class State:
         max_steps: int = 8,
         tool_choice: str = "auto",
         parallel: bool = True,
+        schema: Any = None,
+        strict: bool = False,
         timeout: float | None = None,
         **sampling: Unpack[Sampling],
     ) -> None:
@@ -91,10 +94,12 @@ class State:
         event loop (that of the language in a sync program, which they must not block), sync ones in threads; the
         results are added in the order of the calls. What a tool raises, and arguments that do not fit, is told to the
         model and kept in the `Acted`. `tool_choice` is "auto", "required" or the name of a tool and holds for the first
-        step. Without `parallel` the model makes one call at a time. `timeout` is in seconds, for each answer of the
-        model. The rest is `Sampling`, for each answer too.
+        step. Without `parallel` the model makes one call at a time. With `schema` (and `strict`), which are as for
+        `gen`, an answer is either calls or what the schema says, and the `value` of the `Acted` is of its type.
+        `timeout` is in seconds, for each answer of the model. The rest is `Sampling`, for each answer too.
         """
-        self._branch.act(acting(tools, name, max_steps, tool_choice, parallel, timeout, sampling))
+        answer = shape("s.act", schema=schema, strict=strict)
+        self._branch.act(acting(tools, name, max_steps, tool_choice, parallel, timeout, answer, sampling))
 
     # -- forks --------------------------------------------------------------------------------------------------------
 

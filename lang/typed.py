@@ -36,13 +36,13 @@ def _of_type(schema: type, strict: bool) -> Shape:
     return Shape(GrammarSpec("json_schema", json.dumps(adapter.json_schema()), strict), adapter.validate_json)
 
 
-def _described(schema: Any, strict: bool) -> Shape:
+def _described(where: str, schema: Any, strict: bool) -> Shape:
     from pydantic import PydanticUndefinedAnnotation, PydanticUserError  # as above
     from pydantic_core import SchemaError
 
     wanted = "a type that pydantic can describe, or a JSON schema as a dict"
     if isinstance(schema, str | bytes):  # pydantic would look for a type of that name
-        raise wrong_type("gen: schema", wanted, schema)
+        raise wrong_type(f"{where}: schema", wanted, schema)
     try:
         hash(schema)
         make: Callable[[Any, bool], Shape] = _of_type
@@ -51,31 +51,32 @@ def _described(schema: Any, strict: bool) -> Shape:
     try:
         return make(schema, strict)
     except (TypeError, PydanticUserError, PydanticUndefinedAnnotation, SchemaError) as error:
-        raise wrong_type("gen: schema", wanted, schema) from error
+        raise wrong_type(f"{where}: schema", wanted, schema) from error
 
 
-def _as_json(schema: Mapping[str, Any]) -> str:
+def _as_json(where: str, schema: Mapping[str, Any]) -> str:
     try:
         plain = json.dumps(schema, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"gen: schema is a dict, so it must be a JSON schema: {error}") from None
+        raise type(error)(f"{where}: schema is a dict, so it must be a JSON schema: {error}") from None
     except RecursionError:
-        raise ValueError("gen: schema is nested too deeply") from None
-    text("gen: schema", plain)
+        raise ValueError(f"{where}: schema is nested too deeply") from None
+    text(f"{where}: schema", plain)
     return json.dumps(schema)
 
 
 def shape(
+    where: str,
     *,
     schema: type | Mapping[str, Any] | None,
-    regex: str | None,
-    choices: Sequence[str] | None,
-    grammar: str | None,
-    lark: str | None,
+    regex: str | None = None,
+    choices: Sequence[str] | None = None,
+    grammar: str | None = None,
+    lark: str | None = None,
     strict: bool,
 ) -> Shape:
-    """At most one of the five may be given, by `gen`. `schema` is a type or a JSON schema; the type `dict` is any JSON
-    object."""
+    """At most one of the five may be given; `where` is who was given it. `schema` is a type or a JSON schema; the type
+    `dict` is any JSON object."""
     given = [
         name
         for name, value in (
@@ -84,23 +85,23 @@ def shape(
         if value is not None
     ]  # fmt: skip
     if len(given) > 1:
-        raise ValueError(f"gen: an output can be held to one thing, not to {' and '.join(given)}")
-    if flag("gen: strict", strict) and not given:
-        raise ValueError("gen: strict says how closely the output is held to a schema, and none is given")
+        raise ValueError(f"{where}: an output can be held to one thing, not to {' and '.join(given)}")
+    if flag(f"{where}: strict", strict) and not given:
+        raise ValueError(f"{where}: strict says how closely the output is held to a schema, and none is given")
     if schema is dict:
         return Shape(GrammarSpec("json_object", "", strict), json.loads)
     if isinstance(schema, Mapping):
-        return Shape(GrammarSpec("json_schema", _as_json(schema), strict), json.loads)
+        return Shape(GrammarSpec("json_schema", _as_json(where, schema), strict), json.loads)
     if schema is not None:
-        return _described(schema, strict)
+        return _described(where, schema, strict)
     if regex is not None:
-        return Shape(GrammarSpec("regex", text("gen: regex", regex), strict))
+        return Shape(GrammarSpec("regex", text(f"{where}: regex", regex), strict))
     if choices is not None:
-        return Shape(GrammarSpec("choice", json.dumps(checked_choices("gen: choices", choices)), strict))
+        return Shape(GrammarSpec("choice", json.dumps(checked_choices(f"{where}: choices", choices)), strict))
     if grammar is not None:
-        return Shape(GrammarSpec("ebnf", text("gen: grammar", grammar), strict))
+        return Shape(GrammarSpec("ebnf", text(f"{where}: grammar", grammar), strict))
     if lark is not None:
-        return Shape(GrammarSpec("lark", text("gen: lark", lark), strict))
+        return Shape(GrammarSpec("lark", text(f"{where}: lark", lark), strict))
     return FREE
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..grammar.vocabulary import Vocabulary as GrammarVocabulary
+from ..kernels.cpu.library import processors
 from ..kernels.registry import load_ops
 from ..radix_cache.policy import EvictionPolicy, Lfu, Lru
 from ..radix_cache.pool import PagePool
@@ -44,7 +45,8 @@ def assemble(
     """
     precision = resolve_precision(config)
     native, stored = precision.kernels == "native", precision.weights == "stored"
-    ops = load_ops(precision.kernels, threads=config.threads, storage=precision.weights)
+    cpus = processors(config.cpus) or ()
+    ops = load_ops(precision.kernels, threads=config.threads, storage=precision.weights, cpus=cpus)
     with loading_bar() as progress:
         folder = resolve_model(config.model, dtype="stored" if native else precision.weights, progress=progress)
         found(folder.path)

@@ -52,6 +52,10 @@ class Compiling:
     deadline: float
 
 
+JOINS_WITHIN_S = 30.0
+"""What a loaded machine may need for the parent's imports."""
+
+
 class Service:
     """Moves messages between the socket and the engine."""
 
@@ -218,11 +222,12 @@ class Service:
             self._send(client, wire.Found(str(folder)))
 
     def fail(self, message: str) -> bool:
-        """Tell those who have joined, or do so within two seconds, that there will be no engine; False: nobody has."""
-        deadline = time.monotonic() + 2.0
+        """Tell those who have joined that there will be no engine. The parent may still be starting, and joins then.
+        False: nobody has."""
+        deadline = time.monotonic() + JOINS_WITHIN_S
         self._await_joins(0)
-        while not self._joined and time.monotonic() < deadline:
-            self._await_joins(100)
+        while not self._joined and time.monotonic() < deadline and self._lifeline not in dict(self._poller.poll(100)):
+            self._await_joins(0)
         for client in self._joined:
             self._send(client, wire.Failed(message))
         return bool(self._joined)

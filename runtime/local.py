@@ -13,6 +13,8 @@ from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..errors import BosquetError, EngineDied, rejection
 from ..types import Call, Chunk, Message, ModelInfo, Origin, Output, Request, SamplingParams, Segment, ToolSpec
 from .client import EngineClient
@@ -20,7 +22,7 @@ from .settings import EngineConfig
 from .templates import ChatTemplate
 from .text_stream import TextStream
 from .tokenizer import Tokenizer
-from .tool_calls import CallReader, ToolManner, with_stops
+from .tool_calls import CallReader, ToolManner, by_token, with_stops
 
 CAPABILITIES = frozenset(
     (
@@ -115,14 +117,15 @@ class LocalEngine:
         calls: CallReader | None = None
         if call.tools is not None:
             manner = await self._manner()
-            request.grammar, calls = manner.grammar(call.tools, call.ids), manner.reader(call.tools, call.ids)
-            request.sampling = with_stops(call.sampling, manner.stop_ids)
-            text = TextStream(tokenizer, call.sampling.stop, shown=manner.shown)
+            request.grammar = manner.grammar(call.tools, call.ids, call.grammar)
+            calls = manner.reader(call, call.tools)
+            request.sampling = replace(with_stops(call.sampling, manner.stop_ids), stop=())
+            text = TextStream(tokenizer, shown=manner.shown)
         stream = await client.submit(request)
         relaxed, completion = stream.relaxed, 0
         try:
             async for outputs in stream:
-                for output in outputs:
+                for output in outputs if calls is None else by_token(outputs):
                     _raise_error(output)
                     completion += len(output.tokens)
                     chunk = Chunk(
@@ -138,9 +141,10 @@ class LocalEngine:
                     )
                     relaxed = ()
                     if calls is not None:
-                        said = calls.push(chunk.text, output.finish is not None)
-                        chunk = chunk._replace(content=said.content, calls=said.calls)
+                        chunk = calls.read(chunk)
                     yield chunk
+                    if chunk.finish is not None:
+                        return
         finally:
             await stream.cancel()
 

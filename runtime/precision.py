@@ -15,7 +15,6 @@ from ..kernels.registry import Kernels, known_ops
 from .models.cpu import dtype_name
 from .settings import EngineConfig
 
-MAX_THREADS = 256
 _TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
@@ -31,13 +30,13 @@ class Precision:
 
 def resolve_precision(config: EngineConfig) -> Precision:
     """Raises `ConfigError` for what the kernels cannot do."""
-    if not 0 <= config.threads <= MAX_THREADS:
-        raise ConfigError(f"threads is {config.threads}; it must be 0 (auto) or more, at most {MAX_THREADS}")
     kernels = known_ops()[0] if config.kernels == "auto" else config.kernels
     if kernels == "native":
         weights: Storage = "stored" if config.dtype == "auto" else config.dtype
         kv = "bfloat16" if config.kv_dtype == "auto" else config.kv_dtype
         return Precision(kernels, weights, torch.float32, _TYPES[kv])
+    if config.cpus:
+        raise ConfigError(f"cpus is {config.cpus}; the reference kernels pin no threads, and it must be empty")
     compute = dtype_name(config.dtype)
     if config.kv_dtype not in ("auto", compute):
         raise ConfigError(f"kv_dtype {config.kv_dtype}: the reference kernels keep it in the weights' type, {compute}")

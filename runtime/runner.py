@@ -14,30 +14,34 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..kernels.table import AttentionRow
+from ..kernels.table import AttentionRow, Masks
 from ..types import PAGE, Row, TokenLogprob
+from .head_masks import spare
 from .models.base import Batch, Model
 from .plan import Plan, Sampled, SampleRow, ScoreRow
 from .sampler import Sampler
 
 
 class TorchHandle:
-    """A pass whose logits are known."""
+    """A pass whose hidden states are known, `hidden` [R, D] where logits are wanted. The head waits for the masks:
+    where a grammar allows few tokens, it computes few."""
 
-    def __init__(self, runner: TorchRunner, logits: Tensor) -> None:
+    def __init__(self, runner: TorchRunner, hidden: Tensor) -> None:
         self._runner = runner
-        self._logits = logits
+        self._hidden = hidden
         self._sampled: list[Sampled] = []
         self._scored: list[list[TokenLogprob]] = []
 
     def sample(self, draws: Sequence[SampleRow], scores: Sequence[ScoreRow]) -> None:
         """Draw tokens; the next plan's placeholders stand for them."""
-        runner = self._runner
-        with torch.inference_mode():
-            if scores:
-                self._scored = runner.sampler.score(self._logits, scores)
-            if draws:
-                self._sampled = runner.sampler.sample(self._logits, draws, runner.model.ops.apply_mask)
+        runner, spared = self._runner, spare(draws, scores)
+        sampled: list[Sampled] = []
+        if spared.draws or scores:
+            with torch.inference_mode():
+                logits = runner.logits(self._hidden, spared.masks)
+                self._scored = runner.sampler.score(logits, scores)
+                sampled = runner.sampler.sample(logits, spared.draws, runner.model.ops.apply_mask)
+        self._sampled = spared.merge(sampled)
         # A draw that found nothing allowed ends its sequence; the row planned after it needs some token all the same.
         runner.last_tokens = [max(sampled.token, 0) for sampled in self._sampled]
 
@@ -75,14 +79,16 @@ class TorchRunner:
             )
             self._layout_seconds += time.perf_counter() - began
             hidden = self.model.forward(batch, self._kv)
-            if not len(layout.logits):
-                return TorchHandle(self, hidden.new_empty(0, self.model.shape.vocab_size, dtype=torch.float32))
             if len(layout.logits) < len(layout.tokens):
                 hidden = hidden[torch.from_numpy(layout.logits)]
-            before = time.perf_counter()
-            logits = self.model.logits(hidden)
-            self._head_seconds += time.perf_counter() - before
-            return TorchHandle(self, logits)
+            return TorchHandle(self, hidden)
+
+    def logits(self, hidden: Tensor, masks: Masks | None) -> Tensor:
+        """See `Model.logits`."""
+        began = time.perf_counter()
+        logits = self.model.logits(hidden, masks)
+        self._head_seconds += time.perf_counter() - began
+        return logits
 
     def profile(self) -> dict[str, float]:
         stages = self.model.profile()

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..errors import ConfigError
+from ..kernels.cpu.library import default_threads, processors
 from ..types import PAGE
-from .config import knob
+from .config import Allowed, between, check_knobs, knob, plain_text, seconds
+
+LEAST_TOKENS = 2 * PAGE
+"""What can serve at all: a page for the prompt, and a page for the answer."""
+
+_CPUS = Allowed(
+    lambda text: isinstance(text, str) and processors(text) is not None,
+    "processors that this process may run on, each once, such as 0-3,8",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How the engine process runs. 0 means "auto" where the help says so."""
+    """How the engine process runs. 0 means "auto" where the help says so. Raises `ConfigError` for what cannot be."""
 
-    model: str = knob("embedded", "Model: 'embedded', a folder, a .gguf file or a Hugging Face id.", basic=True)
+    model: str = knob(
+        "embedded",
+        "Model: 'embedded', a folder, a .gguf file or a Hugging Face id.",
+        allowed=plain_text(empty=False),
+        basic=True,
+    )
     dtype: Literal["auto", "float32", "bfloat16", "int8", "int4"] = knob(
         "auto", "Precision of weights; auto: the file's own, or with reference kernels bfloat16 where the CPU has it."
     )
@@ -25,39 +38,55 @@ class EngineConfig:
     kernels: Literal["auto", "native", "reference"] = knob(
         "auto", "Which implementation of the op table; auto: native where it was built for this processor."
     )
-    threads: int = knob(0, "Threads that compute; 0: one a core.", basic=True)
-    context_length: int = knob(0, "Longest prompt plus answer, in tokens; 0: the model's own.", basic=True)
-    cache_tokens: int = knob(0, "Tokens in the key-value cache; 0: a fifth of free memory, at most 65,536.", basic=True)
-    max_running: int = knob(64, "Sequences computed at once.", basic=True)
-    max_waiting: int = knob(1024, "Sequences that may queue before requests are turned away.", basic=True)
-    step_tokens: int = knob(512, "Tokens computed in one pass: the chunk of a prefill.")
+    threads: int = knob(0, "Threads that compute; 0: one a core.", allowed=between(1, 256, auto=True), basic=True)
+    cpus: str = knob(
+        "", "Processors to pin native kernels' threads to, such as 0-3,8; empty: not pinned.", allowed=_CPUS
+    )
+    context_length: int = knob(
+        0,
+        "Longest prompt plus answer, in tokens; 0: the model's own.",
+        allowed=between(LEAST_TOKENS, 2**24, auto=True),
+        basic=True,
+    )
+    cache_tokens: int = knob(
+        0,
+        "Tokens in the key-value cache; 0: a fifth of free memory, at most 65,536.",
+        allowed=between(LEAST_TOKENS, 2**30, auto=True),
+        basic=True,
+    )
+    max_running: int = knob(64, "Sequences computed at once.", allowed=between(1, 4096), basic=True)
+    max_waiting: int = knob(
+        1024, "Sequences that may queue before requests are turned away.", allowed=between(1, 2**20), basic=True
+    )
+    step_tokens: int = knob(512, "Tokens computed in one pass: the chunk of a prefill.", allowed=between(1, 2**16))
     prefix_cache: bool = knob(True, "Reuse computed prefixes.")
     eviction: Literal["lru", "lfu"] = knob("lru", "Which prefix goes first when room is needed.")
-    ageing_s: float = knob(10.0, "Seconds of waiting that raise a request's priority by one.")
-    grammar_timeout_s: float = knob(10.0, "Seconds that compiling a schema or grammar may take.")
+    ageing_s: float = knob(10.0, "Seconds of waiting that raise a request's priority by one.", allowed=seconds(86_400))
+    grammar_timeout_s: float = knob(
+        10.0, "Seconds that compiling a schema or grammar may take.", allowed=seconds(86_400)
+    )
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
 
 
 def resolve(config: EngineConfig, *, model_context: int, kv_bytes_per_token: int) -> EngineConfig:
-    """Turn every "auto" into a value. Raises `ConfigError` where settings contradict each other or the model."""
-    for name in ("threads", "context_length", "cache_tokens"):
-        if getattr(config, name) < 0:
-            raise ConfigError(f"{name} is {getattr(config, name)}; it must be 0 (auto) or more")
-    for name in ("max_running", "max_waiting", "step_tokens"):
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name} is {getattr(config, name)}; it must be at least 1")
-    for name in ("ageing_s", "grammar_timeout_s"):
-        if not getattr(config, name) > 0:
-            raise ConfigError(f"{name} is {getattr(config, name)}; it must be more than 0")
+    """Turn every "auto" into a value. Raises `ConfigError` where settings contradict the model or the machine."""
+    cpus = processors(config.cpus) or ()
+    if cpus and config.threads > len(cpus):
+        raise ConfigError(f"threads is {config.threads}; it must be at most {len(cpus)}, as many as cpus names")
     context = config.context_length or model_context
     if context > model_context:
-        raise ConfigError(f"context_length {context} is more than the model's {model_context}")
-    tokens = config.cache_tokens or min(65_536, free_memory() // 5 // kv_bytes_per_token)
-    if tokens < 2 * PAGE:
-        raise ConfigError(f"cache_tokens {tokens} is less than two pages of {PAGE}")
+        raise ConfigError(f"context_length is {context}; this model's is {model_context}, and it must not be more")
+    free = free_memory() // kv_bytes_per_token
+    tokens = config.cache_tokens or min(65_536, free // 5)
+    if not LEAST_TOKENS <= tokens <= free:
+        said = f"it must be from {LEAST_TOKENS} to {free}, for which memory is free"
+        raise ConfigError(f"cache_tokens is {tokens}; {said}")
     tokens = tokens // PAGE * PAGE
     return replace(
         config,
-        threads=config.threads or len(os.sched_getaffinity(0)),
+        threads=config.threads or len(cpus) or default_threads(),
         context_length=min(context, tokens),
         cache_tokens=tokens,
         step_tokens=max(config.step_tokens, config.max_running),

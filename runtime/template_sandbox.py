@@ -136,11 +136,12 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         owner = getattr(__obj, "__self__", None)
-        if isinstance(owner, str):
-            if __obj.__name__ == "replace":
-                return limits.replace(owner, *args, **kwargs)
-            if __obj.__name__ == "join":
-                return limits.join_texts(owner, *args, **kwargs)
+        if isinstance(owner, str) and __obj.__name__ in ("replace", "join"):
+            given = {
+                name: value for name, value in kwargs.items() if name not in ("_loop_vars", "_block_vars")
+            }  # Jinja's
+            predicted = limits.replace if __obj.__name__ == "replace" else limits.join_texts
+            return predicted(owner, *args, **given)
         result = super().call(__context, __obj, *args, **kwargs)
         return limits.measured(result) if __obj in (dict, limits.ChatNamespace) else limits.built(result)
 

@@ -6,16 +6,30 @@ The manner of calling is that of the model's chat template (`grammar.tools`). Kn
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
+from ..errors import InvalidParameter
 from ..grammar.reasoning import Markers, ReasoningParser, State, start_state, with_thinking
 from ..grammar.reasoning import detect as reasoning_of
-from ..grammar.tools import Event, Format, Parsed, Parser, TextDelta, Tool, ToolChoice, check_tools, detect
-from ..types import GrammarSpec, Message, SamplingParams, Segment, ToolCall, ToolSpec, ToolUse
+from ..grammar.tools import Event, Format, FormatJson, Parsed, Parser, TextDelta, Tool, ToolChoice, check_tools, detect
+from ..types import (
+    Call,
+    Chunk,
+    FinishReason,
+    GrammarSpec,
+    Message,
+    Output,
+    SamplingParams,
+    Segment,
+    ToolCall,
+    ToolSpec,
+    ToolUse,
+)
 from .templates import ChatTemplate
+from .text_stops import TextStops, Written
 from .tokenizer import Tokenizer
 from .tool_prompt import with_tools
 
@@ -27,12 +41,14 @@ def with_stops(params: SamplingParams, stop_ids: tuple[int, ...]) -> SamplingPar
     """`params`, stopping at these tokens too."""
     if not stop_ids:
         return params
-    return msgspec.structs.replace(params, stop_token_ids=(*params.stop_token_ids, *stop_ids))
+    return replace(params, stop_token_ids=(*params.stop_token_ids, *stop_ids))
 
 
 class Said(NamedTuple):
-    """What a piece of the output adds: text for the reader, and calls that have become whole."""
+    """What a piece of the output adds: text as it was generated, text for the reader, who is not shown thoughts, and
+    calls that have become whole."""
 
+    text: str
     content: str
     calls: list[ToolCall]
 
@@ -52,10 +68,10 @@ class ToolManner:
         given, told = with_tools(self._form, messages, known)
         return self._template.render(given, add_generation_prompt=prompt, tools=told)
 
-    def grammar(self, use: ToolUse, ids: Sequence[int]) -> GrammarSpec:
-        """What an answer to the prompt `ids` is held to."""
+    def grammar(self, use: ToolUse, ids: Sequence[int], answer: GrammarSpec | None = None) -> GrammarSpec:
+        """What an answer to the prompt `ids` is held to; `answer`: what its text is, where it calls nothing."""
         tools, choice = _tools(use.tools), _choice(use)
-        found = self._form.grammar(tools, choice, use.parallel)
+        found = self._form.grammar(tools, choice, use.parallel, _answer_format(answer))
         assert found is not None, "there are tools, and they may be called"
         state = self._state(ids)
         after: tuple[int, ...] = ()
@@ -63,15 +79,16 @@ class ToolManner:
             found = with_thinking(found, self._markers)
         elif self._markers is not None and state == "open":
             after = tuple(self._tokenizer.encode(self._markers.end, specials=True))
-        strict = any(tool.strict for tool in choice.select(tools))
+        strict = any(tool.strict for tool in choice.select(tools)) or (answer is not None and answer.strict)
         return GrammarSpec("structural_tag", json.dumps(found), strict, after, tuple(sorted(self.shown)))
 
-    def reader(self, use: ToolUse, ids: Sequence[int]) -> CallReader:
-        """Reads the answer to the prompt `ids`."""
+    def reader(self, call: Call, use: ToolUse) -> CallReader:
+        """Reads the answer to a call. Stop strings are looked for there: the engine is to be given none."""
         tools = _choice(use).select(_tools(use.tools))
-        state = self._state(ids)
+        state = self._state(call.ids)
         thought = ReasoningParser(self._markers, state) if self._markers is not None and state != "closed" else None
-        return CallReader(self._form.parser(tools), thought)
+        stops = TextStops(call.sampling.stop, call.sampling.min_tokens) if call.sampling.stop else None
+        return CallReader(self._form.parser(tools, answer=call.grammar is not None), thought, stops)
 
     @property
     def shown(self) -> frozenset[int]:
@@ -94,29 +111,62 @@ class ToolManner:
 
 
 class CallReader:
-    """Reads one answer as it comes; what it says adds up to the same however the text is cut."""
+    """Reads one answer; what it says adds up to the same however the text is cut."""
 
-    def __init__(self, parser: Parser, thought: ReasoningParser | None) -> None:
+    def __init__(self, parser: Parser, thought: ReasoningParser | None, stops: TextStops | None = None) -> None:
         self._parser = parser
         self._thought = thought
+        self._stops = stops
+        self._written = Written()
+        self._tokens = 0
         self._parsed = Parsed()
         self._given = 0  # calls that have been said
 
-    def push(self, text: str, last: bool = False) -> Said:
-        """What is certain after this text; with `last`, all that is left."""
-        pieces = [text]
-        if self._thought is not None:
-            events = self._thought.push(text) + (self._thought.finish() if last else [])
-            pieces = [event.text for event in events if isinstance(event, TextDelta)]  # a reader is not shown thoughts
-        found: list[Event] = [event for piece in pieces for event in self._parser.push(piece)]
-        if last:
-            found += self._parser.finish()
+    def read(self, chunk: Chunk) -> Chunk:
+        """The chunk of at most one token, with what it says; the last one, if it ends a stop string."""
+        said = self.push(chunk.text, chunk.finish, tokens=len(chunk.ids))
+        chunk = chunk._replace(text=said.text, content=said.content, calls=said.calls)
+        if self._stops is None or self._stops.found is None:
+            return chunk
+        ids = () if isinstance(chunk.stop, int) else chunk.ids  # the end token comes after what is said
+        return chunk._replace(finish="stop", stop=self._stops.found, ids=ids)
+
+    def push(self, text: str, finish: FinishReason | None = None, *, tokens: int = 1) -> Said:
+        """What is certain after this text, which so many tokens have brought; with `finish`, all that is left."""
+        self._tokens += tokens
+        found = self._events(text, finish)
+        unsaid = 0
+        if self._stops is not None:
+            found = self._stops.push(found, self._tokens, last=finish is not None)
+            unsaid = self._stops.held + sum(part.waiting for part in (self._thought, self._parser) if part is not None)
         self._parsed.add(found)
         content = "".join(event.text for event in found if isinstance(event, TextDelta))
         whole = self._parsed.calls[self._given :]
         whole = whole[: next((i for i, call in enumerate(whole) if not call.complete), len(whole))]
         self._given += len(whole)
-        return Said(content, [ToolCall(call.id, call.name, call.arguments) for call in whole])
+        calls = [ToolCall(call.id, call.name, call.arguments) for call in whole]
+        return Said(self._written.push(text, unsaid), content, calls)
+
+    def _events(self, text: str, finish: FinishReason | None) -> list[Event]:
+        cut = finish != "stop"
+        thought: Sequence[Event] = [TextDelta(text)]
+        if self._thought is not None:
+            thought = self._thought.push(text) + (self._thought.finish(cut=cut) if finish else [])
+        found: list[Event] = []
+        for event in thought:
+            found += self._parser.push(event.text) if isinstance(event, TextDelta) else [event]
+        return found + (self._parser.finish(cut=cut) if finish else [])
+
+
+def by_token(outputs: Iterable[Output]) -> Iterator[Output]:
+    """The same, so that none has more than one token."""
+    for output in outputs:
+        scores = output.logprobs
+        *first, last = range(max(1, len(output.tokens)))
+        for at in first:
+            score = None if scores is None else scores[at : at + 1]
+            yield replace(output, tokens=output.tokens[at : at + 1], logprobs=score, finish=None, stop=None)
+        yield replace(output, tokens=output.tokens[last:], logprobs=None if scores is None else scores[last:])
 
 
 def _tools(specs: Sequence[ToolSpec]) -> list[Tool]:
@@ -128,6 +178,15 @@ def _tools(specs: Sequence[ToolSpec]) -> list[Tool]:
 def _schema(spec: ToolSpec) -> dict[str, Any]:
     schema: Mapping[str, Any] = json.loads(spec.parameters)
     return dict(schema)
+
+
+def _answer_format(spec: GrammarSpec | None) -> FormatJson | None:
+    """Raises `InvalidParameter` for what cannot stand beside calls."""
+    if spec is None:
+        return None
+    if spec.kind not in ("json_schema", "json_object"):
+        raise InvalidParameter(f"{spec.kind}: together with tools, only a JSON schema or JSON object can be asked for")
+    return {"type": "json_schema", "json_schema": json.loads(spec.value) if spec.value else {"type": "object"}}
 
 
 def _choice(use: ToolUse) -> ToolChoice:

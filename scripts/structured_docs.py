@@ -20,7 +20,7 @@ from typing import Any
 from bosquet.errors import GrammarInvalid
 from bosquet.grammar import formats, schema_read
 from bosquet.grammar.compiler import MAX_MARKER, GrammarCompiler
-from bosquet.grammar.routes import LARGE_SCHEMA, route_schema
+from bosquet.grammar.routes import HUGE_SCHEMA, LARGE_SCHEMA, route_schema
 from bosquet.grammar.schema_keywords import ANNOTATIONS, NUMBER_FORMATS, TABLE
 from bosquet.grammar.string_formats import FORMATS
 from bosquet.runtime.server.tool_schemas import MAX_TOOLS
@@ -39,6 +39,14 @@ EXAMPLES: tuple[tuple[str, Any], ...] = (
     ("too fine a step", {"type": "number", "multipleOf": 1e-12}),
     ("a format that nobody knows", {"type": "string", "format": "colour"}),
     ("a contradiction", {"type": "integer", "minimum": 3, "maximum": 2}),
+    (
+        "a contradiction between places",
+        {
+            "type": "object",
+            "properties": {"code": {"type": "string", "pattern": "^[A-Z]{5}$", "maxLength": 4}},
+            "required": ["code"],
+        },
+    ),
     ("not a schema", {"type": "object", "properties": {"age": "integer"}}),
 )
 
@@ -85,7 +93,7 @@ def limits() -> str:
     large = f"Schemas of more than {LARGE_SCHEMA:,} bytes, once normalised, go to llguidance"
     return (
         f"{table}\n\n{kept}; two who ask for the same at once wait for one compile.\n"
-        f"{large} where it enforces as much of them as xgrammar.\n"
+        f"{large} where it enforces as much of them as xgrammar; of more than {HUGE_SCHEMA:,}, always.\n"
     )
 
 

@@ -28,6 +28,11 @@ def compiled(form: dict[str, Any] | None) -> Compiled:
     return found
 
 
+def from_spec(spec: GrammarSpec) -> Compiled:
+    """Any grammar."""
+    return _COMPILER.compile(spec)
+
+
 def accepts(form: dict[str, Any] | None, text: str) -> bool:
     """The verdict of the product; that of an engine which is handed the format as it is has to be the same."""
     verdict = fits(compiled(form).matcher(), text)

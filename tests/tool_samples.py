@@ -162,12 +162,14 @@ def _gemma(value: Any, schema: dict[str, Any]) -> str:
     return compact(value)
 
 
-def parse(form: Format, pieces: Iterable[str], tools: Sequence[Tool] = TOOLS, *, answer: bool = False) -> list[Event]:
+def parse(
+    form: Format, pieces: Iterable[str], tools: Sequence[Tool] = TOOLS, *, answer: bool = False, cut: bool = False
+) -> list[Event]:
     parser = form.parser(tools, answer=answer)
     events: list[Event] = []
     for piece in pieces:
         events += parser.push(piece)
-    return events + parser.finish()
+    return events + parser.finish(cut=cut)
 
 
 def folded(events: Iterable[Event]) -> tuple[str, str, list[tuple[str, str, bool]]]:

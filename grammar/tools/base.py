@@ -9,7 +9,7 @@ How the server uses it:
     spec = form.grammar(usable, choice, parallel, answer)      # a format (grammar/formats.py), or None: nothing to hold
     parser = form.parser(usable, answer=answer is not None)
     for text in pieces: events = parser.push(text)
-    events = parser.finish()
+    events = parser.finish(cut=whether the answer was broken off)
 
 The markers that `Format.declared` names have to be declared (`GrammarSpec.specials`) and shown as text to the parser,
 where the tokenizer has them as special tokens. A reasoning part is taken off first (`grammar/reasoning.py`), unless the
@@ -186,6 +186,10 @@ class Writer:
         self._calls = 0
         self._open = False
 
+    @property
+    def waiting(self) -> int:
+        return len(self._blanks)
+
     def text(self, text: str) -> None:
         body = text.rstrip(" \t\r\n")
         if body:
@@ -244,13 +248,20 @@ class IdStyle(NamedTuple):
 class Parser:
     """Reads one answer as it comes. However the text is cut, the events fold to the same message.
 
-    Never raises on any text: what is no call is text, and a call that breaks off yields what was there.
+    Never raises on any text: what is no call is text, and a call that breaks off yields what was there, once its name
+    is known. Before that, it depends on how the text ended: an answer that is over has no call there, so it is text; in
+    one that was cut it may have become one, so it is neither.
     """
 
     def __init__(self, script: Script[None], reader: Reader, writer: Writer) -> None:
         self._script: Script[None] | None = script
         self._reader = reader
         self._writer = writer
+
+    @property
+    def waiting(self) -> int:
+        """Characters that were pushed, and are held back."""
+        return self._reader.waiting + self._writer.waiting
 
     def push(self, text: str) -> list[Event]:
         """What is certain after this text; what may be a part of a marker waits."""
@@ -259,10 +270,10 @@ class Parser:
         next(self._script)
         return self._writer.take()
 
-    def finish(self) -> list[Event]:
-        """All that was held back. The last call."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """All that was held back; if the answer was `cut`, without what may have become a call. The last call."""
         assert self._script is not None, "finished twice"
-        self._reader.close()
+        self._reader.close(cut=cut)
         for _ in self._script:
             raise AssertionError("a script that waits for text after the end")
         self._script = None

@@ -72,6 +72,8 @@ def _call(names: frozenset[str], reader: Reader, writer: Writer) -> Script[bool]
     fenced = False
     if name == "function" and (yield from reader.peek()) != "{":  # the kind; a tool may have that name too
         name = yield from reader.run(_NAME)
+        if not (yield from reader.peek()):  # a name at the very end may be half of one
+            return False
         yield from reader.blanks()
         fenced = yield from reader.expect("```json")
     yield from reader.blanks()

@@ -38,7 +38,9 @@ KNOWN: dict[str, Format] = {
 }
 """Name → format."""
 
-_OTHER_MANNERS = ("<function=", "<arg_key>", "<parameter name=", "<｜DSML｜", "<|tool_call>")
+_OTHER_MANNERS = (
+    "<function=", "<arg_key>", "<parameter name=", "<invoke name=", "<｜DSML｜", "<|tool_call>", "<tool_calls>[",
+)  # fmt: skip
 
 _MARKS = (
     ("<start_function_call>", "functiongemma"),

@@ -22,7 +22,7 @@ START, CHANNEL, MESSAGE, END, CALL = "<|start|>", "<|channel|>", "<|message|>", 
 CONSTRAIN = "<|constrain|>"
 
 _ROLE = re.compile(r"[a-z]")
-_RECIPIENT = re.compile(r"to=functions\.([a-zA-Z0-9_.-]+)")
+_RECIPIENT = re.compile(r"to=functions\.([a-zA-Z0-9_.-]+)[^a-zA-Z0-9_.-]")  # at the very end it may be half a name
 _CHANNEL = re.compile(rf"{re.escape(CHANNEL)}\s*(\w+)")
 
 
@@ -58,6 +58,8 @@ class Harmony(Format):
             recipient, channel = _RECIPIENT.search(head), _CHANNEL.search(head)
             if recipient and recipient[1] in names:
                 yield from _read_call(recipient[1], reader, writer)
+            elif not head.endswith(MESSAGE):  # the text ended in it
+                return
             elif channel and channel[1] == "analysis":
                 writer.reasoning("\n\n" if thought else "")
                 thought = True
@@ -93,7 +95,8 @@ def _final(answer: FormatJson | None) -> FormatJson:
 
 
 def _head(reader: Reader) -> Script[str | None]:
-    """What stands before the text of the next message. None, and nothing read: no message begins here."""
+    """What stands before the text of the next message, up to and with `MESSAGE` if the text does not end before. None,
+    and nothing read: no message begins here."""
     reader.mark()
     yield from reader.blanks()
     if (yield from reader.accept(START)):
@@ -105,8 +108,7 @@ def _head(reader: Reader) -> Script[str | None]:
     reader.release()
     parts: list[str] = []
     yield from reader.until((MESSAGE,), parts.append)
-    yield from reader.accept(MESSAGE)
-    return "".join(parts)
+    return "".join(parts) + (MESSAGE if (yield from reader.accept(MESSAGE)) else "")
 
 
 def _begins(reader: Reader) -> Script[bool]:

@@ -43,7 +43,8 @@ class Llama(Format):
             return
         marker = PYTHON if (yield from reader.accept(PYTHON)) else ""
         if not (yield from json_call(names, reader, writer)):
-            writer.text(marker)
+            if not reader.cut:
+                writer.text(marker)
             return
         while True:
             reader.mark()

@@ -14,7 +14,7 @@ from typing import ClassVar
 from .base import Format, FormatJson, Tool, Writer
 from .keywords import Style, inside_of
 from .literals import keyword_arguments
-from .reader import Reader, Script
+from .reader import BLANK, Reader, Script
 from .shapes import arguments, const, either, listed, sequence, tag, text_not_from
 
 START, END = "<|python_start|>", "<|python_end|>"
@@ -36,8 +36,8 @@ class Pythonic(Format):
         return either(self.calls(tools, many), text_not_from("["))
 
     def read(self, names: frozenset[str], reader: Reader, writer: Writer, answer: bool) -> Script[None]:
+        writer.text((yield from reader.run(BLANK)))
         reader.mark()
-        yield from reader.blanks()
         yield from reader.accept(START)
         yield from reader.blanks()
         if not (yield from reader.accept("[")) or not (yield from read_python_call(names, reader, writer)):

@@ -16,19 +16,21 @@ _T = TypeVar("_T")
 Script = Generator[None, None, _T]
 
 BLANKS = " \t\r\n"
+BLANK = re.compile(r"[ \t\r\n]")
 _BLANKS = re.compile(r"[ \t\r\n]*")
 
 
 class Reader:
     """A text, as far as it has come, and a position in it."""
 
-    __slots__ = ("_closed", "_marks", "_position", "_text")
+    __slots__ = ("_closed", "_marks", "_position", "_text", "cut")
 
     def __init__(self) -> None:
         self._text = ""
         self._position = 0
         self._closed = False
         self._marks: list[int] = []
+        self.cut = False  # closed, and the text would have gone on
 
     def feed(self, text: str) -> None:
         """More text. What lies before the position and every mark is dropped."""
@@ -40,15 +42,25 @@ class Reader:
             self._marks = [mark - drop for mark in self._marks]
         self._text += text
 
-    def close(self) -> None:
+    def close(self, *, cut: bool = False) -> None:
+        """No more text. With `cut` it was broken off: what a script was still undecided about is left out then, since
+        what waits for its end has not become anything."""
         self._closed = True
+        self.cut = cut
+
+    @property
+    def waiting(self) -> int:
+        """Characters that have come, and of which nothing is decided."""
+        return len(self._text) - min([self._position, *self._marks])
 
     def mark(self) -> None:
         """Remembers the position, until `rewind` or `release`; marks nest."""
         self._marks.append(self._position)
 
     def rewind(self) -> None:
-        self._position = self._marks.pop()
+        """To the last mark; in a text that was cut, where it was the end that decided, to the end."""
+        mark = self._marks.pop()
+        self._position = len(self._text) if self.cut else mark
 
     def release(self) -> None:
         self._marks.pop()
@@ -71,7 +83,7 @@ class Reader:
 
     def accept(self, literal: str, *, halves: bool = True) -> Script[bool]:
         """Consumes the literal, or nothing. Where the text ends inside it, `halves` says whether that half is text
-        like any other, or dropped."""
+        like any other, or dropped; where it was cut, it always is."""
         while True:
             have = self._text[self._position : self._position + len(literal)]
             if have == literal:
@@ -80,7 +92,7 @@ class Reader:
             if not literal.startswith(have):
                 return False
             if self._closed:
-                self._position += 0 if halves else len(have)
+                self._position += 0 if halves and not self.cut else len(have)
                 return False
             yield
 
@@ -127,12 +139,12 @@ class Reader:
 
     def until(self, markers: Sequence[str], write: Callable[[str], None], *, halves: bool = True) -> Script[str]:
         """Writes what comes before the first of the markers, and gives that marker, not consumed; empty: the text
-        ended, and `halves` says whether what may be half a marker there is written too, or dropped. No marker may
-        be inside another."""
+        ended, and `halves` says whether what may be half a marker there is written too, or dropped; where it was
+        cut, it always is. No marker may be inside another."""
         pattern = re.compile("|".join(map(re.escape, markers)))
         while True:
             found = pattern.search(self._text, self._position)
-            held = 0 if found or (self._closed and halves) else self._begun(markers)
+            held = 0 if found or (self._closed and halves and not self.cut) else self._begun(markers)
             end = found.start() if found else len(self._text) - held
             if end > self._position:
                 write(self._text[self._position : end])

@@ -10,11 +10,10 @@ import re
 from collections.abc import Callable, Collection
 
 from .base import Writer
-from .reader import Reader, Script
+from .reader import BLANK, Reader, Script
 
 _IN_STRING = re.compile(r'[^"\\]*')
 _OUTSIDE = re.compile(r'[^"{}\[\]]*')
-_BLANK = re.compile(r"[ \t\r\n]")
 
 
 def text_and_calls(
@@ -30,7 +29,8 @@ def text_and_calls(
     while (yield from reader.until((marker,), writer.text)):
         reader.skip(len(marker))
         if not (yield from call()):
-            writer.text(marker)
+            if not reader.cut:
+                writer.text(marker)
             if at_start:
                 return
         at_start = False
@@ -38,7 +38,7 @@ def text_and_calls(
 
 def begins_with(marker: str, reader: Reader, writer: Writer) -> Script[bool]:
     """Whether the marker comes next, blanks aside. Consumes the blanks, and not the marker."""
-    writer.text((yield from reader.run(_BLANK)))
+    writer.text((yield from reader.run(BLANK)))
     reader.mark()
     found = yield from reader.accept(marker)
     reader.rewind()
@@ -129,7 +129,7 @@ def _head(names: Collection[str], reader: Reader) -> Script[str | None]:
     if not (yield from reader.expect(",")):
         return None
     yield from reader.blanks()
-    if not (yield from reader.accept('"parameters"')) and not (yield from reader.expect('"arguments"')):
+    if not (yield from reader.expect('"parameters"')) and not (yield from reader.expect('"arguments"')):
         return None
     yield from reader.blanks()
     if not (yield from reader.expect(":")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -77,6 +78,22 @@ class Library:
     def __del__(self) -> None:
         if getattr(self, "handle", None) is not None:
             self.close()
+
+
+def processors(text: str) -> tuple[int, ...] | None:
+    """ "7,0-2" → 7, 0, 1, 2, and "" → none. None where the text names no processors, one that this process may not run
+    on, or one twice."""
+    found: list[int] = []
+    here = os.sched_getaffinity(0)
+    for part in text.split(",") if text else ():
+        bounds = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part.strip())
+        if bounds is None:
+            return None
+        low, high = int(bounds[1]), int(bounds[2] or bounds[1])
+        if low > high or any(cpu not in here or cpu in found for cpu in range(low, high + 1)):
+            return None
+        found += range(low, high + 1)
+    return tuple(found)
 
 
 def default_threads() -> int:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError
-from ..table import Blocks
+from ..table import Blocks, Masks
 from .library import Library
 
 Storage = Literal["stored", "float32", "bfloat16", "int8", "int4"]
@@ -36,6 +36,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bosquet_free_weight": (None, (_POINTER,)),
     "bosquet_weight_bytes": (_LONG, (_POINTER,)),
     "bosquet_linear": (None, (_POINTER, _POINTER, _POINTER, _LONG, _INT, _POINTER)),
+    "bosquet_masked_linear": (None, (_POINTER, _POINTER, _POINTER, _LONG, _POINTER, _POINTER)),
     "bosquet_unpack": (None, (_POINTER, _POINTER, _POINTER, _LONG, _POINTER)),
 }
 
@@ -84,7 +85,7 @@ class NativeLinear:
         """weight [out, in], bias [out] in any float type. Blocks of like kind become one part."""
         biases = None if bias is None else bias.detach().to(torch.float32).contiguous()
         if isinstance(weight, Tensor):
-            return Packed([self._pack_tensor(weight, biases)])
+            return Packed([self._pack_tensor(weight, biases, self._storage)])
         groups: list[list[Blocks]] = []
         for blocks in weight:
             if groups and groups[-1][0].kind == blocks.kind:
@@ -100,6 +101,13 @@ class NativeLinear:
             start += outs
         return Packed(parts)
 
+    def pack_table(self, weight: Tensor | Blocks) -> Packed:
+        """An embedding or a head, [V, D]. Where matrices get four bits this one gets eight: as head it alone would cost
+        6 % of perplexity (docs/benchmarks.md)."""
+        if isinstance(weight, Tensor):
+            return Packed([self._pack_tensor(weight, None, "int8" if self._storage == "int4" else self._storage)])
+        return self.pack([weight])
+
     def linear(self, x: Tensor, weight: Packed, activation: int = _STORE, out: Tensor | None = None) -> Tensor:
         """x [T, in] → [T, out] float32, into `out` if given; with an activation, act(first half) · second half:
         [T, out / 2]."""
@@ -110,6 +118,21 @@ class NativeLinear:
             return self._product(x, weight.parts[0], activation, out)
         done = torch.cat([self._product(x, part, activation) for part in weight.parts], 1)
         return done if out is None else out.copy_(done)
+
+    def masked(self, x: Tensor, weight: Packed, masks: Masks, out: Tensor) -> Tensor:
+        """`linear` into `out` [T, out], with -inf where a row's mask has no bit; reads only weights that some row
+        wants."""
+        (part,) = weight.parts
+        bits, rows = masks.bits.contiguous(), masks.rows.tolist()
+        assert bits.shape == (len(rows), -(-part.outs // 32)), bits.shape
+        assert x.shape == (len(out), part.width), (x.shape, out.shape)
+        x = x.to(torch.float32).contiguous()
+        addresses = (_POINTER * len(x))()
+        for i, row in enumerate(rows):
+            addresses[row] = bits.data_ptr() + i * bits.stride(0) * bits.element_size()
+        call = self._library.functions.bosquet_masked_linear
+        call(self._library.handle, part.handle, x.data_ptr(), len(x), addresses, out.data_ptr())
+        return out
 
     def lookup(self, ids: Tensor, weight: Packed) -> Tensor:
         """Rows `ids` [T] int64 of a weight → [T, in]."""
@@ -129,9 +152,9 @@ class NativeLinear:
         call(self._library.handle, part.handle, x.data_ptr(), len(x), activation, out.data_ptr())
         return out
 
-    def _pack_tensor(self, weight: Tensor, bias: Tensor | None) -> Part:
+    def _pack_tensor(self, weight: Tensor, bias: Tensor | None, kept: Storage) -> Part:
         weight = weight.detach().contiguous()
-        storage = -1 if self._storage == "stored" else _STORAGES[self._storage]
+        storage = -1 if kept == "stored" else _STORAGES[kept]
         if storage >= 0 or weight.dtype not in _FLOATS:
             weight = weight.float()
         rows = weight.data_ptr() + np.arange(weight.shape[0], dtype=np.uint64) * np.uint64(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..reference.memory import advise_huge
 from ..reference.ops import ReferenceOps
-from ..table import AttentionRow, Blocks, Stack, StackSpec
+from ..table import AttentionRow, Blocks, Masks, Stack, StackSpec
 from .attention import AttentionPlan, KvStore, NativeAttention
 from .forward import NativeStack
 from .library import Library, default_threads, usable
@@ -24,15 +24,23 @@ from .linear import ACTIVATIONS, NativeLinear, Packed, Storage
 class CpuOps:
     """Implements `kernels.table.Ops`. Holds workspace and threads, so it serves one caller at a time.
 
-    `threads` 0 is one a processor; `isa` is the instruction set, or "" for the best that the processor has. Raises
-    `ConfigError` where there is no library for it.
+    `threads` 0 is one for each of `cpus`, the processors that threads are pinned to, or else one a processor; `isa` is
+    the instruction set, or "" for the best that the processor has. Raises `ConfigError` where there is no library for
+    it.
     """
 
     name = "native"
 
-    def __init__(self, threads: int = 0, storage: Storage = "stored", isa: str = "", cascade: bool = True) -> None:
-        best = usable()
-        self.library = Library(isa or (best[0] if best else "any processor"), threads or default_threads())
+    def __init__(
+        self,
+        threads: int = 0,
+        storage: Storage = "stored",
+        isa: str = "",
+        cascade: bool = True,
+        cpus: Sequence[int] = (),
+    ) -> None:
+        isa = isa or next(iter(usable()), "any processor")
+        self.library = Library(isa, threads or len(cpus) or default_threads(), cpus)
         self.keeps_blocks = storage == "stored"
         self._linear = NativeLinear(self.library, storage)
         self._attention = NativeAttention(self.library, cascade=cascade)
@@ -48,9 +56,9 @@ class CpuOps:
         return self._linear.pack(weight, bias)
 
     def pack_embedding(self, weight: Tensor | Blocks) -> Packed:
-        return self._linear.pack(weight if isinstance(weight, Tensor) else [weight])
+        return self._linear.pack_table(weight)
 
-    def tied_head(self, embedding: Packed) -> Packed:
+    def as_head(self, embedding: Packed) -> Packed:
         return embedding
 
     def stack(self, spec: StackSpec) -> Stack:
@@ -64,13 +72,18 @@ class CpuOps:
         return self._linear.linear(x, weight, ACTIVATIONS[activation])
 
     def head(self, x: Tensor, weight: Packed) -> Tensor:
-        """The result is valid until the next call: new memory for 32 rows of 49,152 numbers costs milliseconds of page
-        faults a step."""
-        rows = len(x)
-        if self._logits.shape != (len(self._logits), weight.outs) or len(self._logits) < rows:
-            self._logits = torch.empty(max(rows, 8), weight.outs)
+        return self._linear.linear(x, weight, out=self._room(len(x), weight.outs))
+
+    def masked_head(self, x: Tensor, weight: Packed, masks: Masks) -> Tensor:
+        return self._linear.masked(x, weight, masks, self._room(len(x), weight.outs))
+
+    def _room(self, rows: int, outs: int) -> Tensor:
+        """Memory for logits, the same from call to call: new memory for 32 rows of 49,152 numbers costs milliseconds of
+        page faults a step."""
+        if self._logits.shape != (len(self._logits), outs) or len(self._logits) < rows:
+            self._logits = torch.empty(max(rows, 8), outs)
             advise_huge(self._logits.data_ptr(), self._logits.nbytes)
-        return self._linear.linear(x, weight, out=self._logits[:rows])
+        return self._logits[:rows]
 
     def embedding(self, ids: Tensor, weight: Packed) -> Tensor:
         return self._linear.lookup(ids, weight)

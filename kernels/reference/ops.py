@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..stack import OpStack
-from ..table import AttentionRow, Blocks, Stack, StackSpec
+from ..table import AttentionRow, Blocks, Masks, Stack, StackSpec
 from .attention import Workspace, attend
 from .kv import KvStore
 from .linear import PackedLinear, linear, pack_linear
@@ -42,7 +42,7 @@ class ReferenceOps:
         assert isinstance(weight, Tensor), "this back end keeps no blocks"
         return weight
 
-    def tied_head(self, embedding: Tensor) -> PackedLinear:
+    def as_head(self, embedding: Tensor) -> PackedLinear:
         return pack_linear(embedding)
 
     def stack(self, spec: StackSpec) -> Stack:
@@ -98,6 +98,12 @@ class ReferenceOps:
 
     def head(self, x: Tensor, weight: PackedLinear) -> Tensor:
         return linear(x, weight).float()
+
+    def masked_head(self, x: Tensor, weight: PackedLinear, masks: Masks) -> Tensor:
+        # All of it: oneDNN's layout has no rows to choose, and another product would round in another order.
+        logits = self.head(x, weight)
+        self.apply_mask(logits, *masks)
+        return logits
 
     def apply_mask(self, logits: Tensor, bits: Tensor, rows: Tensor) -> None:
         # With -1 or 0 for each token, `and` and `or` on the bit patterns set -inf without a branch: a masked fill of

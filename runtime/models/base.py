@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ...kernels.table import Ops
+from ...kernels.table import Masks, Ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Model(Protocol):
     def forward(self, batch: Batch, kv: Any) -> Tensor:
         """Hidden states after the last norm, [T, D]. Writes this pass's keys and values to `kv`."""
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[R, D] → [R, V] float32, valid until the next call."""
+    def logits(self, hidden: Tensor, masks: Masks | None = None) -> Tensor:
+        """[R, D] → [R, V] float32, valid until the next call; -inf where `masks` forbid a token."""
 
     def profile(self) -> dict[str, float]:
         """Seconds spent on each stage of `forward` so far; empty where that is not counted."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...kernels.table import LayerSpec, Ops, StackSpec
+from ...kernels.table import LayerSpec, Masks, Ops, StackSpec
 from .base import Batch, ModelShape
 from .rope import Rope, make_rope, rope_settings
 from .settings import flag, integer, model_shape, number
@@ -41,8 +41,10 @@ class Decoder:
     def forward(self, batch: Batch, kv: Any) -> Tensor:
         return self._stack(batch.tokens, batch.positions, batch.slots, batch.attention, kv)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.ops.head(hidden, self._head)
+    def logits(self, hidden: Tensor, masks: Masks | None = None) -> Tensor:
+        if masks is None:
+            return self.ops.head(hidden, self._head)
+        return self.ops.masked_head(hidden, self._head, masks)
 
     def profile(self) -> dict[str, float]:
         return self._stack.profile()
@@ -52,7 +54,7 @@ def load_decoder(folder: ModelFolder, weights: Weights, variant: Variant) -> Dec
     """Take all weights of a model."""
     shape = model_shape(folder)
     rope = make_rope(folder, rope_settings(folder), shape.head_dim, shape.context_length)
-    embedding = weights.embedding("model.embed_tokens.weight", shape.vocab_size, shape.hidden)
+    embedding = weights.table("model.embed_tokens.weight", shape.vocab_size, shape.hidden)
     norms = [weights.take(name, (shape.hidden,)) for name in _norm_names(shape.layers)]
     inner = integer(folder, "intermediate_size")
     stack = StackSpec(
@@ -111,5 +113,5 @@ def load_head(folder: ModelFolder, weights: Weights, shape: ModelShape, embeddin
     if flag(folder, "tie_word_embeddings", tied):
         if "lm_head.weight" in weights:  # some checkpoints store the same weight twice
             weights.skip("lm_head.weight")
-        return weights.ops.tied_head(embedding)
-    return weights.linear(["lm_head"], [shape.vocab_size], shape.hidden)
+        return weights.ops.as_head(embedding)
+    return weights.ops.as_head(weights.table("lm_head.weight", shape.vocab_size, shape.hidden))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...kernels.table import LayerSpec, StackSpec
+from ...kernels.table import LayerSpec, Masks, StackSpec
 from .base import ModelShape
 from .decoder import Decoder, load_head, load_qkv
 from .rope import Rope, make_rope, rope_settings
@@ -49,9 +49,12 @@ class Gemma3(Decoder):
         super().__init__(shape, weights, stack, head)
         self._softcap = softcap
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        logits = super().logits(hidden)
-        return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
+    def logits(self, hidden: Tensor, masks: Masks | None = None) -> Tensor:
+        logits = super().logits(hidden, masks)
+        if self._softcap is None:
+            return logits
+        bent = torch.tanh(logits / self._softcap) * self._softcap
+        return bent if masks is None else bent.masked_fill_(logits.isneginf(), -torch.inf)
 
 
 def load(folder: ModelFolder, weights: Weights) -> Gemma3:
@@ -72,7 +75,7 @@ def _load(folder: ModelFolder, weights: Weights) -> Gemma3:
     embed_scale = torch.tensor(shape.hidden**0.5).to(weights.dtype).item()
     ropes = _ropes(folder, shape)
     softcap = folder.config.get("final_logit_softcapping")
-    embedding = weights.embedding("model.embed_tokens.weight", shape.vocab_size, shape.hidden)
+    embedding = weights.table("model.embed_tokens.weight", shape.vocab_size, shape.hidden)
     norms = [_norm(weights, f"model.layers.{i}.input_layernorm", shape.hidden) for i in range(shape.layers)]
     norms.append(_norm(weights, "model.norm", shape.hidden))
     inner = integer(folder, "intermediate_size")

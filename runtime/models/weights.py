@@ -89,8 +89,8 @@ class Weights:
         parts = [self._matrix(name, shape) for name, shape in zip(matrices, shapes, strict=True)]
         return self.ops.pack_linear(parts[0] if len(parts) == 1 else torch.cat(parts), biases)
 
-    def embedding(self, name: str, rows: int, width: int) -> Any:
-        """The table [rows, width], packed for `ops.embedding`."""
+    def table(self, name: str, rows: int, width: int) -> Any:
+        """An embedding or an output head, with a row for each token: [rows, width], packed for `ops.embedding`."""
         blocks = self._blocks(name, (rows, width)) if self._stored and self.ops.keeps_blocks else None
         return self.ops.pack_embedding(self._matrix(name, (rows, width)) if blocks is None else blocks)
 

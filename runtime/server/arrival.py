@@ -1,4 +1,5 @@
-"""Connections on which a request does not arrive in time are closed, so that nobody holds them open for nothing.
+"""Connections on which no request arrives, or not in time, are closed: so that nobody holds them open for nothing, and
+with a refusal in the shape of every other.
 
 Knows when a request's first and last bytes come, nothing of what is in them. Who reads a body watches its deadline
 itself, so that a late one is refused, logged and counted like any other request.
@@ -7,14 +8,16 @@ itself, so that a late one is refused, logged and counted like any other request
 from __future__ import annotations
 
 import asyncio
+import sys
 from http import HTTPStatus
 from typing import ClassVar, Literal
 
+import httptools
 import msgspec
 from starlette.requests import Request
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ...errors import ArrivedLate, BosquetError, ConfigError, HeadTooLarge
+from ...errors import ArrivedLate, BosquetError, HeadTooLarge, RequestRejected
 from .errors import answer_for, error_body
 
 MAX_HEAD_BYTES = 1 << 16
@@ -34,6 +37,7 @@ class PunctualProtocol(HttpToolsProtocol):
     _arriving: Literal["head", "body"] | None = None
     _head_bytes = 0
     _unanswered = 0  # requests whose head has arrived and whose answer is not complete
+    _refusal = b""  # what is still to be sent, when the answers to the requests before are
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -73,6 +77,7 @@ class PunctualProtocol(HttpToolsProtocol):
         if self.pipeline:  # it was not read on while it waited for its turn
             self.pipeline[-1][0].scope["state"][_DEADLINE] = self.loop.time() + self.limit_s
         super().on_response_complete()
+        self._give_refusal()
         if self._arriving is not None and not self.transport.is_closing():
             self._unset_keepalive_if_required()
             self._start_timer()
@@ -95,16 +100,29 @@ class PunctualProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn does with bytes that are no HTTP; called while its parser's error is handled."""
+        fault = sys.exc_info()[1]
+        told = isinstance(fault, httptools.HttpParserError) and not isinstance(fault, httptools.HttpParserCallbackError)
+        self._refuse(RequestRejected(f"this is not valid HTTP: {fault if told else 'the target cannot be read'}"))
+
     def _refuse(self, error: BosquetError) -> None:
-        if not self._unanswered:
-            self.transport.write(_refusal(error))
+        self._refusal = _refusal(error)
+        self.flow.pause_reading()
+        self._give_refusal()
+
+    def _give_refusal(self) -> None:
+        """Once it is its turn, and unless the request's own answer has begun already. It ends the connection."""
+        own = self._arriving == "body"
+        if not self._refusal or self._unanswered > own or self.transport.is_closing():
+            return
+        if not (own and self.cycle.response_started):
+            self.transport.write(self._refusal)
         self.transport.close()
 
 
 def arriving_within(limit_s: float) -> type[PunctualProtocol]:
-    """The protocol with a limit, in seconds. Raises `ConfigError` for one that nothing can meet."""
-    if not limit_s > 0:
-        raise ConfigError(f"arrival_timeout_s is {limit_s}; it must be more than 0")
+    """The protocol with a limit, in seconds."""
 
     class Limited(PunctualProtocol):
         pass

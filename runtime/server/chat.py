@@ -23,7 +23,7 @@ from .keys import Caller
 from .prompts import check_model, render, room_after, turn
 from .reading import Reader
 from .record import record_of
-from .sampling import Wanted, check_priority, check_queue, check_stream_options, sampling_params, with_stops
+from .sampling import Wanted, check_priority, check_queue, check_stream_options, sampling_params
 from .schemas import ChatRequest
 from .services import Services
 from .tool_use import thinking_of, tool_use
@@ -57,10 +57,11 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Ch
         raise InvalidParameter("messages: the template made an empty prompt of them", "messages")
     thinking = thinking_of(text, segments, continued=how.continue_final_message)
     held = tools.held(text.tool_format, answer, thinking, text.tokenizer.id_of_special)
+    sampling = sampling_params(body, wanted, room, text.info)
     engine_request = EngineRequest(
         id=f"chatcmpl-{uuid.uuid4().hex}",
         ids=ids,
-        sampling=with_stops(sampling_params(body, wanted, room, text.info), held.stops),
+        sampling=held.for_engine(sampling),
         grammar=held.spec,
         origin=origin_of(request, caller),
         priority=check_priority(body, caller),
@@ -72,7 +73,7 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Ch
 
     def reader() -> Reader:
         stream = text.stream(engine_request.sampling.stop, held.shown)
-        return tools.reader(stream, text.tool_format, answer, thinking)
+        return tools.reader(stream, text.tool_format, answer, thinking, sampling)
 
     generation = Generation(services, [engine_request], fields, record, reader, check)
     writer = ChatWriter(body, text, engine_request, model, tools)

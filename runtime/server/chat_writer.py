@@ -160,7 +160,7 @@ class _Choice:
 
     def reason(self, delta: Delta) -> str | None:
         """Why the choice ended, by the protocol's rules: `length` outranks calls; a call that the caller named is no
-        decision of the model's, and one that a stop string cut is none to be made."""
+        decision of the model's, and one that a stop token cut is none to be made."""
         calls = self.calls and not self._broken and not self._named
         return "tool_calls" if delta.finish == "stop" and calls else delta.finish
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 from ...errors import InvalidParameter
 from ...grammar.tools import Event, Parsed
-from ...types import FinishReason, Segment, StopMatch
+from ...types import FinishReason, SamplingParams, Segment, StopMatch
+from ..text_stops import Written
 from .constraints import Constraint
 from .prompts import Prompt
-from .reading import PlainReader, Reader
+from .reading import ChatReader, PlainReader, Reader, Stopped
 from .schemas import CompletionRequest
 from .services import Text, TextStream
 from .tool_use import Held, ToolUse, thinking_of, tool_use
@@ -27,18 +28,26 @@ _TAIL = 64
 class WrittenReader:
     """As another reader, and keeps the text as it was generated until it is taken."""
 
-    def __init__(self, reader: Reader, stream: TextStream) -> None:
+    def __init__(self, reader: ChatReader, stream: TextStream) -> None:
         self._reader = reader
         self._stream = stream
+        self._text = Written()
         self._written = ""
 
     @property
     def reasoning_tokens(self) -> int | None:
         return self._reader.reasoning_tokens
 
+    @property
+    def stopped(self) -> Stopped | None:
+        return self._reader.stopped
+
     def push(self, tokens: Sequence[int], finish: FinishReason | None, stop: StopMatch | None) -> list[Event]:
-        self._written += self._stream.push(tokens, finish, stop)
-        return self._reader.push(tokens, finish, stop)
+        events = self._reader.push(tokens, finish, stop)
+        if self.stopped is not None:
+            tokens, finish, stop = tokens[: self.stopped.tokens], None, None
+        self._written += self._text.push(self._stream.push(tokens, finish, stop), self._reader.unsaid)
+        return events
 
     def take(self) -> str:
         """The text since it was taken before."""
@@ -64,11 +73,11 @@ class CallFolder:
 
 @dataclass(slots=True)
 class Reading:
-    """What a completion is held to. `reader(stop)` makes the reader of the next choice; where there are tools,
+    """What a completion is held to. `reader(sampling)` makes the reader of the next choice; where there are tools,
     `written` has all that were made."""
 
     held: Held
-    reader: Callable[[Sequence[bytes]], Reader]
+    reader: Callable[[SamplingParams], Reader]
     written: list[WrittenReader] = field(default_factory=list)
 
 
@@ -77,7 +86,7 @@ def reading(text: Text, body: CompletionRequest, found: Constraint, prompts: Seq
     tools = tool_use(body, found)
     if not tools.tools:
         free = Held(found.spec, found.places, found.expected, frozenset(), [])
-        return Reading(free, lambda stop: PlainReader(text.stream(stop, frozenset())))
+        return Reading(free, lambda sampling: PlainReader(text.stream(sampling.stop, frozenset())))
     if len(prompts) > 1:
         raise InvalidParameter("tools: only with one prompt", "tools")
     return _with_tools(text, tools, found, prompts[0])
@@ -88,8 +97,9 @@ def _with_tools(text: Text, tools: ToolUse, found: Constraint, prompt: Prompt) -
     thinking = thinking_of(text, [Segment(end, True)], continued=False)
     held = tools.held(text.tool_format, found, thinking, text.tokenizer.id_of_special)
 
-    def make(stop: Sequence[bytes]) -> Reader:
-        reader = tools.reader(text.stream(stop, held.shown), text.tool_format, found, thinking)
+    def make(sampling: SamplingParams) -> Reader:
+        stop = held.for_engine(sampling).stop
+        reader = tools.reader(text.stream(stop, held.shown), text.tool_format, found, thinking, sampling)
         written = WrittenReader(reader, text.stream(stop, held.shown))
         made.written.append(written)
         return written

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from ...errors import InvalidParameter
 from ...types import Request as EngineRequest
+from ...types import SamplingParams
 from .answer import respond
 from .auth import identified
 from .body import origin_of, read_body
@@ -24,9 +25,9 @@ from .inspection import inspection
 from .keys import Caller
 from .prompts import Prompt, check_model, completion_prompts, several
 from .record import record_of
-from .sampling import Wanted, check_priority, check_queue, check_stream_options, sampling_params, with_stops
+from .sampling import Wanted, check_priority, check_queue, check_stream_options, sampling_params
 from .schemas import CompletionRequest
-from .services import Services, Text
+from .services import Services
 from .tool_use import Held
 
 DEFAULT_MAX_TOKENS = 16
@@ -54,12 +55,12 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Co
     check_queue(len(several(body.prompt)), body.n or 1, text.info)
     prompts = await completion_prompts(text, body)
     read = reading(text, body, found, prompts)
-    requests = _engine_requests(services, text, request, caller, body, prompts, wanted, read.held)
+    sampling = [sampling_params(body, wanted, text.info.context_length - len(p.ids), text.info) for p in prompts]
+    requests = _engine_requests(services, request, caller, body, prompts, sampling, read.held)
     record = record_of(request.scope)
     check = inspection(services.config.check_share, read.held.expected, requests[0].id, services.metrics)
     fields = FieldNames("prompt", read.held.places)
-    stop = requests[0].sampling.stop
-    generation = Generation(services, requests, fields, record, lambda: read.reader(stop), check)
+    generation = Generation(services, requests, fields, record, lambda: read.reader(sampling[0]), check)
     writer = CompletionWriter(body, text, prompts, requests, model, read.written)
     return await respond(generation, writer, record, stream=body.stream)
 
@@ -82,28 +83,26 @@ def _wanted(body: CompletionRequest) -> Wanted:
 
 def _engine_requests(
     services: Services,
-    text: Text,
     request: Request,
     caller: Caller,
     body: CompletionRequest,
     prompts: Sequence[Prompt],
-    wanted: Wanted,
+    sampling: Sequence[SamplingParams],
     held: Held,
 ) -> list[EngineRequest]:
     origin = origin_of(request, caller)
     priority = check_priority(body, caller)
     name = f"cmpl-{uuid.uuid4().hex}"
     requests = []
-    for index, prompt in enumerate(prompts):
+    for index, (prompt, wanted) in enumerate(zip(prompts, sampling, strict=True)):
         if body.prompt_logprobs_from is not None and body.prompt_logprobs_from >= len(prompt.ids):
             field = "prompt_logprobs_from"
             raise InvalidParameter(f"{field}: the prompt has only {len(prompt.ids)} tokens", field)
-        room = text.info.context_length - len(prompt.ids)
         requests.append(
             EngineRequest(
                 id=name if len(prompts) == 1 else f"{name}-{index}",
                 ids=prompt.ids,
-                sampling=with_stops(sampling_params(body, wanted, room, text.info), held.stops),
+                sampling=held.for_engine(wanted),
                 grammar=held.spec,
                 origin=origin,
                 priority=priority,

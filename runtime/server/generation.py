@@ -13,15 +13,16 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import NamedTuple
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from ...errors import BosquetError, DeadlineExceeded, GrammarInvalid, PromptTooLong, RequestRejected
 from ...grammar.tools.base import Event, TextDelta
-from ...types import FinishReason, Output, Relaxed, Request, TokenLogprob
+from ...types import FinishReason, Output, Relaxed, Request, StopMatch, TokenLogprob
 from ..engine_api import EngineApi, Stream
 from .errors import failure, named
 from .inspection import Inspection
 from .places import Places
-from .reading import Reader
+from .reading import Reader, Stopped
 from .record import Record
 from .services import Services
 from .wire import CompletionDetails, PromptDetails, Usage
@@ -131,7 +132,11 @@ class Generation:
         """The deltas of each step. Raises what ended a choice early: DeadlineExceeded, EngineDied, …"""
         async with aclosing(_merged(self._streams)) as flow:
             async for position, outputs in flow:
-                yield [self._delta(position, output) for output in outputs]
+                deltas = [self._delta(position, output) for output in outputs]
+                yield [delta for delta in deltas if delta is not None]
+                if all(choice.finished for choice in self._choices):
+                    break
+        await self._stop_engine()
         for choice in self._choices:
             if choice.count > 1:
                 self._metrics.tpot.observe((choice.last - choice.first) / (choice.count - 1))
@@ -148,16 +153,31 @@ class Generation:
 
     async def close(self) -> None:
         """Cancel what has not ended. Safe to call at any time, and more than once."""
-        if self._streams and not all(choice.finished for choice in self._choices):
-            streams, self._streams = self._streams, []
+        if not all(choice.finished for choice in self._choices):
+            await self._cancel()
+
+    async def _stop_engine(self) -> None:
+        """Where a reader has stopped a choice, the engine does not know."""
+        if any(choice.reader.stopped is not None for choice in self._choices):
+            await self._cancel()
+
+    async def _cancel(self) -> None:
+        streams, self._streams = self._streams, []
+        if streams:
             await asyncio.shield(_cancel_all(streams))
 
-    def _delta(self, position: int, output: Output) -> Delta:
+    def _delta(self, position: int, output: Output) -> Delta | None:
+        """None for what comes after a choice has been stopped here."""
+        choice = self._choices[position * self.n + output.choice]
+        if choice.finished:
+            return None
         if output.finish in ("error", "abort"):
             error = failure(output)
             raise self._named(error) if isinstance(error, RequestRejected) else error
         index = position * self.n + output.choice
-        choice = self._choices[index]
+        events = choice.reader.push(output.tokens, output.finish, output.stop)
+        if choice.reader.stopped is not None:
+            output = _ended(output, choice.reader.stopped)
         self._cached[position] = output.cached_tokens
         if output.tokens:
             choice.last = time.perf_counter()
@@ -172,7 +192,6 @@ class Generation:
         logprobs = output.logprobs
         if logprobs is not None and stop is not None and stop.token is not None:
             logprobs = logprobs[:-1]
-        events = choice.reader.push(output.tokens, output.finish, stop)
         if self._inspection is not None:
             self._inspection.see(index, events, output)
         return Delta(
@@ -192,6 +211,12 @@ class Generation:
             field, message = self._fields.grammar.blame(str(error))
             return GrammarInvalid(message) if field is None else named(GrammarInvalid(message), field)
         return error
+
+
+def _ended(output: Output, stopped: Stopped) -> Output:
+    """As the engine would have ended it, had it known."""
+    tokens, logprobs = output.tokens[: stopped.tokens], output.logprobs and output.logprobs[: stopped.tokens]
+    return replace(output, tokens=tokens, logprobs=logprobs, finish="stop", stop=StopMatch(text=stopped.text))
 
 
 _background: set[asyncio.Task[None]] = set()  # the loop holds tasks weakly

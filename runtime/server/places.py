@@ -10,16 +10,21 @@ from ...errors import GrammarInvalid
 from ...grammar.string_formats import string_format
 from ...types import Relaxed
 
-_POINTER = re.compile(r"#(?:/[^\s:/]*)*")
+_STEP = re.compile(r"(?:format|schema|ebnf|lark|choice): (?:(#(?:/.*?)?): )?|(#(?:/.*?)?): ")
+"""How a refusal by the grammar begins: what is read, and where in that; a schema in a format has one of each."""
+_NEXT = "; schema: #"
+"""Begins what a further engine has against the same schema."""
 
 
 class Place(NamedTuple):
-    """The part of the grammar at `pointer` (a JSON pointer) is what the caller gave in `field`. `shown` stands for it
-    in paths that the caller is told. With `strict` nothing in `schema`, which is what stands there, may be relaxed."""
+    """The part of the grammar at `pointer` (a JSON pointer) is what the caller gave in `field`, or what of it stands at
+    `inside`. `root` stands for the field in paths that the caller is told without it. With `strict` nothing in
+    `schema`, which is what stands there, may be relaxed."""
 
     pointer: str
     field: str
-    shown: str = "#"
+    root: str = "#"
+    inside: str = ""
     strict: bool = False
     schema: Any = None
 
@@ -39,25 +44,33 @@ class Places:
             if place is None:
                 entries.append(entry)
                 continue
-            inside = entry.path.removeprefix(place.pointer)
-            path = place.shown + inside
-            if place.strict and not _annotation(entry, place.schema, inside):
-                message = f"{place.field}: {path}: {entry.keyword} cannot be enforced: {entry.reason}"
-                raise GrammarInvalid(message, place.field)
-            entries.append(Relaxed(path, entry.keyword, entry.reason))
+            below = entry.path.removeprefix(place.pointer)
+            inside = place.inside + below
+            if place.strict and not _annotation(entry, place.schema, below):
+                fault = _at(inside, f"`{entry.keyword}` cannot be enforced: {entry.reason}")
+                raise GrammarInvalid(f"{place.field}: {fault}", place.field)
+            entries.append(Relaxed(place.root + inside, entry.keyword, entry.reason))
         return tuple(dict.fromkeys(entries))
 
     def blame(self, message: str) -> tuple[str | None, str]:
-        """The field that a refusal of the grammar is about, and the refusal with the caller's paths."""
-        for match in _POINTER.finditer(message):
-            place = self._of(match[0])
-            if place is not None:
-                shown = place.shown + match[0].removeprefix(place.pointer)
-                return place.field, message[: match.start()] + shown + message[match.end() :]
-        return self.field, message
+        """The field that a refusal of the grammar is about, and the refusal: the path in that field, unless it is all
+        of it, and the fault, as the engine that enforces most has it."""
+        pointer, rest = "", message.partition(_NEXT)[0]
+        while (step := _STEP.match(rest)) is not None:
+            pointer = (pointer or "#") + (step[1] or step[2] or "#")[1:]
+            rest = rest[step.end() :]
+        place = self._of(pointer)
+        if place is None:  # a path in a grammar that is ours says nothing to the caller
+            return self.field, rest
+        return place.field, _at(place.inside + pointer.removeprefix(place.pointer), rest)
 
     def _of(self, path: str) -> Place | None:
         return next((p for p in self._places if path == p.pointer or path.startswith(f"{p.pointer}/")), None)
+
+
+def _at(inside: str, fault: str) -> str:
+    """The fault, and where in the field it is, unless that is all of it."""
+    return f"#{inside}: {fault}" if inside else fault
 
 
 def at_pointer(schema: Any, pointer: str) -> Any:

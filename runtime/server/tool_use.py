@@ -16,12 +16,14 @@ from ...errors import InvalidParameter
 from ...grammar.formats import parts
 from ...grammar.reasoning import Markers, ReasoningParser, State, start_state, with_thinking
 from ...grammar.tools import Format, FormatJson, Tool, ToolChoice, check_tools
-from ...types import GrammarSpec, Segment
+from ...types import GrammarSpec, SamplingParams, Segment
+from ..text_stops import TextStops
 from ..tool_prompt import Messages, with_tools
 from .constraints import Constraint, to_json
 from .inspection import Expected
 from .places import Place, Places
-from .reading import ChatReader, Reader
+from .reading import ChatReader
+from .sampling import with_stops
 from .schemas import ChatRequest, CompletionRequest
 from .services import Text, TextStream
 from .tool_schemas import Tool as ToolField
@@ -34,13 +36,20 @@ _WORDS = {"none": ToolChoice("none"), "auto": ToolChoice("auto"), "required": To
 @dataclass(frozen=True, slots=True)
 class Held:
     """What an output is held to, and where the parts of that come from; the special tokens that are text in it, and
-    those that end it besides the model's own."""
+    those that end it besides the model's own. `calls`: there may be calls in it, so that only a reader knows its text.
+    """
 
     spec: GrammarSpec | None
     places: Places
     expected: Expected
     shown: frozenset[int]
     stops: list[int]
+    calls: bool = False
+
+    def for_engine(self, sampling: SamplingParams) -> SamplingParams:
+        """What the engine is asked: to stop at more tokens, and at stop strings only where all it writes is text."""
+        more = with_stops(sampling, self.stops)
+        return replace(more, stop=()) if self.calls else more
 
 
 class Thinking(NamedTuple):
@@ -60,13 +69,16 @@ class ToolUse:
     choice: ToolChoice
     parallel: bool
 
-    def reader(self, stream: TextStream, form: Format, answer: Constraint, thinking: Thinking | None) -> Reader:
-        """Reads one choice."""
-        parser = None
+    def reader(
+        self, stream: TextStream, form: Format, answer: Constraint, thinking: Thinking | None, sampling: SamplingParams
+    ) -> ChatReader:
+        """Reads one choice. Of `sampling` only what says where to stop counts."""
+        parser = stops = None
         if self.usable or form.channels:
             parser = form.parser(self.usable, answer=answer.spec is not None)
+            stops = TextStops(sampling.stop, sampling.min_tokens) if sampling.stop else None
         thinks = None if thinking is None and not form.channels else thinking is not None and thinking.state == "open"
-        return ChatReader(stream, thinking and ReasoningParser(*thinking[:2]), parser, thinks=thinks)
+        return ChatReader(stream, thinking and ReasoningParser(*thinking[:2]), parser, stops, thinks=thinks)
 
     def held(
         self, form: Format, answer: Constraint, thinking: Thinking | None, id_of: Callable[[str], int | None]
@@ -82,7 +94,7 @@ class ToolUse:
         found = self._format(form, answer, calls, thinking)
         if found is None:
             spec = None if answer.spec is None else replace(answer.spec, after=after)
-            return Held(spec, answer.places, answer.expected, frozenset(specials), stops)
+            return Held(spec, answer.places, answer.expected, frozenset(specials), stops, calls)
         places = self._places(found, answer)
         expected = Expected(
             answer.schema,
@@ -92,9 +104,8 @@ class ToolUse:
         )
         strict = bool(places) and all(place.strict for place in places)
         spec = GrammarSpec("structural_tag", to_json(found), strict, after, specials)
-        return Held(
-            spec, Places("tools" if self.usable else answer.field, places), expected, frozenset(specials), stops
-        )
+        field = "tools" if self.usable else answer.field
+        return Held(spec, Places(field, places), expected, frozenset(specials), stops, calls)
 
     def _format(self, form: Format, answer: Constraint, calls: bool, thinking: Thinking | None) -> FormatJson | None:
         """The whole as one format; None where what the text is held to can stay as it is."""
@@ -113,23 +124,28 @@ class ToolUse:
         return with_tools(form, messages, self.tools if self.usable else [])
 
     def _places(self, found: FormatJson, answer: Constraint) -> list[Place]:
-        """Each schema of the grammar, and the caller's. Formats that take schemas apart have places of their own."""
+        """Each schema of the grammar, and the caller's. Formats that take schemas apart have a place a property."""
         places = []
+        properties = [(tool, name, part) for tool in self.usable for name, part in _properties(tool)]
         for pointer, node in parts(found):
             if node["type"] != "json_schema":
                 continue
             pointer += "/json_schema"
             schema = node["json_schema"]
-            same = [tool for tool in self.usable if tool.schema == schema]
+            same = [(tool, "") for tool in self.usable if tool.schema == schema]
+            same = same or [(tool, f"/properties/{name}") for tool, name, part in properties if part == schema]
             if answer.field is not None and schema == answer.schema:
                 strict = answer.spec is not None and answer.spec.strict
-                places.append(Place(pointer, answer.field, "#", strict, schema))
+                places.append(Place(pointer, answer.field, strict=strict, schema=schema))
             elif same:
-                at = self.tools.index(same[0])
-                field, shown = f"tools[{at}].function.parameters", f"#/tools/{at}/function/parameters"
-                places.append(Place(pointer, field, shown, any(tool.strict for tool in same), schema))
+                first, inside = same[0]
+                at = self.tools.index(first)
+                field, root = f"tools[{at}].function.parameters", f"#/tools/{at}/function/parameters"
+                strict = any(tool.strict for tool, _ in same)
+                places.append(Place(pointer, field, root, inside, strict, schema))
             else:
-                places.append(Place(pointer, "tools", "#/tools", any(tool.strict for tool in self.usable), schema))
+                strict = any(tool.strict for tool in self.usable)
+                places.append(Place(pointer, "tools", "#/tools", strict=strict, schema=schema))
         return places
 
 
@@ -206,6 +222,18 @@ def _answer_format(answer: Constraint, form: Format) -> FormatJson | None:
             return {"type": "json_schema", "json_schema": {"type": "object"}}
     field = (answer.field or "").partition(".")[0]
     raise InvalidParameter(f"{field}: cannot be asked of a model that answers in the manner of {form.name}", field)
+
+
+def _properties(tool: Tool) -> list[tuple[str, Any]]:
+    """Each property's name, as it stands in a pointer, and its schema as it stands alone: with the definitions."""
+    properties = tool.schema.get("properties")
+    if not isinstance(properties, dict):
+        return []
+    shared = {key: tool.schema[key] for key in ("$schema", "$defs", "definitions") if key in tool.schema}
+    return [
+        (name.replace("~", "~0").replace("/", "~1"), {**shared, **part} if isinstance(part, dict) else part)
+        for name, part in properties.items()
+    ]
 
 
 def _pointer(found: FormatJson, schema: Any) -> str | None:

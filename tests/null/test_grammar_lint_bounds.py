@@ -10,8 +10,12 @@ import pytest
 from jsonschema.validators import validator_for
 
 from bosquet.errors import GrammarInvalid
+from bosquet.grammar import lint as lint_module
 from bosquet.grammar.lint import lint
+from bosquet.grammar.routes import HUGE_SCHEMA, route_schema
+from bosquet.grammar.schema_algebra import MAX_BRANCHES, Algebra
 from bosquet.grammar.schema_keywords import OF, TABLE, TYPES
+from bosquet.grammar.schema_write import Writer
 
 S, N = {"type": "string"}, {"type": "integer"}
 
@@ -105,6 +109,48 @@ def test_a_usual_schema_is_linted_within_two_milliseconds():
         linted(text)
         times.append(time.process_time() - start)
     assert sorted(times)[15] < 0.002 * 2  # twice for machines under load
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_schema_is_read_once_for_all_engines(strict, monkeypatch):
+    """Whichever engine comes to serve it: this is long, and so not for xgrammar, which is asked first."""
+    read, written = [], []
+    document, write = lint_module.Document, Writer.document
+    monkeypatch.setattr(lint_module, "Document", lambda *args: read.append(args) or document(*args))
+    monkeypatch.setattr(Writer, "document", lambda self, root: written.append(type(self)) or write(self, root))
+    schema = {"type": "object", "properties": {f"a_longer_name_{n}": {**S, "minLength": n} for n in range(60)}}
+    assert route_schema(json.dumps(schema), strict=strict, max_depth=64).engine == "llguidance"
+    assert len(read) == 1
+    assert len(written) == len(set(written)) == 2
+
+
+def test_alternatives_that_multiply_are_given_up_at_the_first_too_many(monkeypatch):
+    met = []
+    meet = Algebra.meet_branch
+    monkeypatch.setattr(Algebra, "meet_branch", lambda self, *args: met.append(1) or meet(self, *args))
+    many = {"anyOf": [{"type": "object", "required": [f"n{at}"]} for at in range(150)]}
+    assert "multiply" in refusal(json.dumps({"allOf": [many, {**many}, many]}), True)
+    assert len(met) < 3 * MAX_BRANCHES
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_huge_schema_is_never_for_xgrammar(strict):
+    """Which alone enforces this one, and would take seconds."""
+    schema = {
+        "type": "object",
+        "properties": {f"property_{n}_{'x' * 60}": {"type": "boolean"} for n in range(500)},
+        "additionalProperties": False,
+        "minProperties": 2,
+    }
+    text = json.dumps(schema)
+    assert len(text) > HUGE_SCHEMA
+    if strict:
+        with pytest.raises(GrammarInvalid, match="#: `minProperties` cannot be enforced: "):
+            route_schema(text, strict=True, max_depth=64)
+        return
+    routed = route_schema(text, strict=False, max_depth=64)
+    assert routed.engine == "llguidance"
+    assert [(item.path, item.keyword) for item in routed.relaxed] == [("#", "minProperties")]
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------

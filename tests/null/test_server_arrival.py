@@ -9,8 +9,6 @@ import pytest
 from fakes_engine import FakeEngine
 from live_server import Live, live, raw_post, wait_for
 
-from bosquet.errors import ConfigError
-from bosquet.runtime.server.arrival import arriving_within
 from bosquet.runtime.server.config import ServerConfig
 
 TEXT = "/v1/completions"
@@ -181,18 +179,12 @@ def test_a_second_request_that_waits_for_its_turn_is_not_late():
 
 def test_the_rest_of_a_body_that_was_refused_early_is_not_waited_for():
     """The refusal of a body that is too large goes out before the body has arrived."""
-    config = ServerConfig(port=0, arrival_timeout_s=LIMIT, max_body_bytes=10)
+    config = ServerConfig(port=0, arrival_timeout_s=LIMIT, max_body_bytes=1000)
     with live(FakeEngine(), config) as server, server.connect() as sock:
-        sock.sendall(HEAD)
+        sock.sendall(HEAD.replace(b"Content-Length: %d" % len(BODY), b"Content-Length: 1001"))
         got = read_all(sock)
         assert got.count(b"HTTP/1.1 ") == 1
         assert b" 413 " in got
-
-
-@pytest.mark.parametrize("limit", [0, -1, float("nan")])
-def test_a_limit_that_nothing_can_meet_is_refused(limit: float):
-    with pytest.raises(ConfigError, match="arrival_timeout_s"):
-        arriving_within(limit)
 
 
 def test_a_client_that_waits_for_leave_to_send_gets_it_and_then_has_its_time():
@@ -231,3 +223,75 @@ def test_a_long_head_in_pieces_gets_431() -> None:
         head, _, body = read_all(sock).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 431 ")
         assert json.loads(body)["error"]["code"] == "head_too_large"
+
+
+GET = b"GET /health HTTP/1.1\r\nHost: a\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+NO_HTTP = {
+    "words": b"hello there\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "a null byte": b"\0",
+    "a version that is none": b"GET /health HTTP/x\r\n\r\n",
+    "no target": b"GET  HTTP/1.1\r\n\r\n",
+    "a target that is no ASCII": b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a target without end": b"GET http://[::1 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a header without a colon": GET + b"nonsense\r\n\r\n",
+    "a header with a null byte": GET + b"X-A: \0\r\n\r\n",
+    "a length that is a word": POST + b"Content-Length: many\r\n\r\n",
+    "a negative length": POST + b"Content-Length: -1\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    "a length beyond all": POST + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n",
+    "a length and chunks": POST + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "a chunk without a size": POST + b"Transfer-Encoding: chunked\r\n\r\nhello\r\n",
+    "a second chunk without a size": POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\nzz\r\n",
+    "a chunk of another size": POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}}}\r\n0\r\n\r\n",
+}
+
+
+def check_not_http(got: bytes) -> None:
+    head, _, body = got.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n"), got
+    assert b"content-type: application/json" in head
+    assert b"connection: close" in head
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", "invalid_request", None)
+    assert error["message"].startswith("this is not valid HTTP: ")
+
+
+@pytest.fixture(scope="module")
+def quiet():
+    """A server without work, and the engine behind it."""
+    engine = FakeEngine()
+    with live(engine, ServerConfig(port=0)) as server:
+        yield server, engine
+
+
+PIECES = [(what, 1) for what in NO_HTTP] + [(what, 2) for what in list(NO_HTTP)[7:]]
+
+
+@pytest.mark.parametrize(("what", "pieces"), PIECES)
+def test_what_is_no_http_is_refused_in_the_shape_of_every_refusal(quiet, what: str, pieces: int):
+    server, engine = quiet
+    data = NO_HTTP[what]
+    with server.connect() as sock:
+        for part in [data] if pieces == 1 else [data[:20], data[20:]]:
+            sock.sendall(part)
+            time.sleep(0.01 * (pieces - 1))
+        check_not_http(read_all(sock))
+    assert engine.requests == []
+    wait_for(lambda: server.server._lifecycle.in_flight == 0)
+    assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+@pytest.mark.parametrize("what", ["words", "a length that is a word", "a chunk without a size"])
+def test_the_answers_before_it_are_not_cut(what: str):
+    engine = FakeEngine(delay=0.01)
+    with live(engine, ServerConfig(port=0)) as server, server.connect() as sock:
+        sock.sendall(raw_post(TEXT, LONG) + NO_HTTP[what])
+        head, body = answer(sock)
+        assert b" 200 " in head
+        assert json.loads(body)["usage"]["completion_tokens"] == LONG["max_tokens"]
+        check_not_http(read_all(sock))
+        assert len(engine.requests) == 1
+        wait_for(lambda: server.server._lifecycle.in_flight == 0)

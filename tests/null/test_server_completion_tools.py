@@ -87,6 +87,34 @@ def test_a_stream_adds_up_to_the_same(sizes: list[int], cut: bool) -> None:
 session = Session(FakeEngine(says(SAID)), TEXT)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    stop=st.lists(
+        st.sampled_from(["see", "é", "me s", " ", "<tool", '"x"', "</", "of", "-2", "it <"]), min_size=1, max_size=3
+    ),
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+)
+def test_a_stop_string_ends_the_text_as_it_was_generated(stop: list[str], sizes: list[int]) -> None:
+    """Where the text without the calls has it: so it goes with the ids."""
+    said = f"{SAID}\nof it <"
+    before, after = SAID.partition("<")[0], "\nof it <"
+    found = [(part.index(s) + len(s), part.index(s)) for part in (before,) for s in stop if s in part]
+    start = min(found)[1] if found else None
+    if start is None:
+        later = [(after.index(s) + len(s), after.index(s)) for s in stop if s in after]
+        start = len(SAID) + min(later)[1] if later else None
+    session.engine.script, session.engine.pieces = says(said), tuple(sizes)
+    body = {"prompt": [97], "tools": TOOLS, "max_tokens": 400, "return_token_ids": True, "stop": stop}
+    whole = session.post(PATH, body).json()["choices"][0]
+    assert without_ids(folded(events(session.post(PATH, body | {"stream": True}))[:-1])) == without_ids(whole)
+    assert whole["text"] == (said if start is None else said[:start])
+    assert whole["finish_reason"] == "stop"
+    assert (whole["stop_reason"] in stop) == (start is not None)
+    ids = bytes(token for token in whole["token_ids"] if token < 256)
+    assert ids.startswith(whole["text"].encode())
+    assert len(ids) == len(said.encode()) or len(ids) <= len(whole["text"].encode()) + 14
+
+
 @pytest.mark.parametrize(
     ("fields", "kinds"),
     [

@@ -1,13 +1,17 @@
 """What a refusal says: it begins with the field, and tells everything that the field may be."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes_engine import FakeEngine
+from fakes_engine import FakeEngine, text_services
 from live_server import post
+from server_tools import tool
+from tool_grammars import from_spec
 
 from bosquet.errors import GrammarInvalid
+from bosquet.grammar.tools import KNOWN
 from bosquet.types import Output
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -168,3 +172,63 @@ def test_a_body_of_a_million_faults_costs_little():
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 50e6
+
+
+class Compiling(FakeEngine):
+    """Has the grammar compiled, as the engine does: refuses, or tells what is relaxed."""
+
+    async def submit(self, request):
+        self.relaxed = from_spec(request.grammar).relaxed
+        return await super().submit(request)
+
+
+UNIQUE = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+NOT_UNIQUE = "`uniqueItems` cannot be enforced: that any items differ"
+NO_TYPE = '`type` is one of null, boolean, integer, number, string, array, object, not "wat"'
+
+
+@pytest.mark.parametrize("form", KNOWN)
+@pytest.mark.parametrize("others_strict", [True, False])
+def test_a_tool_that_is_refused_has_one_path_and_one_keyword(form: str, others_strict: bool):
+    text = text_services(context_length=4096)
+    text.install(replace(text.get(), tool_format=KNOWN[form]))
+    for bad, fault in ((UNIQUE, NOT_UNIQUE), ({"type": "wat"}, NO_TYPE)):
+        tools = [tool("fine", strict=others_strict, b={"type": "string"}), tool("odd", strict=True, tags=bad)]
+        response = post(Compiling(), CHAT, HI | {"tools": tools}, text=text)
+        error = response.json()["error"]
+        field = "tools[1].function.parameters"
+        assert (error["param"], error["code"]) == (field, "invalid_grammar")
+        assert error["message"] == f"{field}: #/properties/tags: {fault}"
+
+
+def test_a_schema_that_is_refused_has_one_path_and_one_keyword():
+    def refused(schema: Any, **fields: Any) -> tuple[str | None, str]:
+        form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
+        return refusal(CHAT, HI | {"response_format": form} | fields, Compiling(context_length=4096))
+
+    field = "response_format.json_schema.schema"
+    for fields in ({}, {"tools": [tool("fine", strict=True)]}):
+        inside = {"type": "object", "properties": {"a b/c": UNIQUE}, "required": ["a b/c"]}
+        assert refused(inside, **fields) == (field, f"{field}: #/properties/a b~1c: {NOT_UNIQUE}")
+        assert refused(UNIQUE, **fields) == (field, f"{field}: {NOT_UNIQUE}")
+    two_reasons = {"type": "number", "multipleOf": 1e-12}
+    assert refused(two_reasons)[1].count("`multipleOf`") == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"regex": "(a"}, "regex", "regex: a group that is not closed at position 2"),
+        ({"lark": "x: 1"}, "lark", "lark: line 1, column 4"),
+        ({"grammar": "root ::= a"}, "grammar", "grammar: EBNF parser error at line 1"),
+        (
+            {"response_format": {"type": "structural_tag", "format": {"type": "regex", "pattern": "(a"}}},
+            "response_format.format",
+            "response_format.format: #/pattern: a group that is not closed at position 2",
+        ),
+    ],
+)
+def test_a_grammar_that_is_refused_names_its_field_once(fields: dict[str, Any], param: str, message: str):
+    found, said = refusal(CHAT, HI | fields, Compiling())
+    assert found == param
+    assert said.startswith(message)

@@ -98,8 +98,10 @@ def test_places_translate_pointers_and_messages():
         "tools", [Place("#/tags/1/content", "tools[1]", "#/tools/1"), Place("#/tags/10/content", "tools[10]")]
     )
     assert places.reported([Relaxed("#/tags/1/content/a~1b", "not", "r")]) == (Relaxed("#/tools/1/a~1b", "not", "r"),)
-    assert places.blame("format: #/tags/10/content/x: odd") == ("tools[10]", "format: #/x: odd")
-    assert places.blame("format: #/tags/1: odd") == ("tools", "format: #/tags/1: odd")
+    assert places.blame("format: #/tags/10/content/x: odd") == ("tools[10]", "#/x: odd")
+    assert places.blame("format: #/tags/10/content: schema: #/a b: odd") == ("tools[10]", "#/a b: odd")
+    assert places.blame("format: #/tags/1/content: schema: #: odd") == ("tools[1]", "odd")
+    assert places.blame("format: #/tags/1: odd") == ("tools", "odd")
     assert places.blame("no pointer") == ("tools", "no pointer")
 
 

@@ -1,11 +1,20 @@
-"""The engine's settings: what "auto" becomes, and what is refused with one line."""
+"""The settings: what "auto" becomes, and what is refused with one line that names the option and what it may be."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import sys
+
 import pytest
 
+import bosquet.cli
+import bosquet.runtime.launch
 from bosquet.errors import ConfigError
+from bosquet.runtime.server.config import ServerConfig
 from bosquet.runtime.settings import EngineConfig, resolve
+
+HERE = str(min(os.sched_getaffinity(0)))
 
 
 def resolved(**given: object) -> EngineConfig:
@@ -20,6 +29,12 @@ def test_auto_becomes_values() -> None:
     assert config.context_length == min(8192, config.cache_tokens)
 
 
+def test_there_is_a_thread_for_each_processor_that_is_named() -> None:
+    assert resolved(cpus=HERE).threads == 1
+    with pytest.raises(ConfigError, match="threads is 2; it must be at most 1"):
+        resolved(cpus=HERE, threads=2)
+
+
 def test_a_step_holds_at_least_a_token_of_each_running_sequence() -> None:
     assert resolved(step_tokens=8, max_running=32).step_tokens == 32
 
@@ -28,21 +43,95 @@ def test_the_context_is_no_longer_than_the_cache() -> None:
     assert resolved(cache_tokens=1000).context_length == 992
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"threads": -1}, "threads is -1"),
-        ({"context_length": -5}, "context_length is -5"),
-        ({"context_length": 9000}, "more than the model's 8192"),
-        ({"cache_tokens": -16}, "cache_tokens is -16"),
-        ({"cache_tokens": 5}, "cache_tokens 5 is less than two pages"),
-        ({"max_running": 0}, "max_running is 0"),
-        ({"max_waiting": 0}, "max_waiting is 0"),
-        ({"step_tokens": 0}, "step_tokens is 0"),
-        ({"ageing_s": 0.0}, "ageing_s is 0.0"),
-        ({"grammar_timeout_s": float("nan")}, "grammar_timeout_s is nan"),
-    ],
-)
-def test_what_cannot_be_is_refused(given: dict[str, object], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        resolved(**given)
+def test_what_does_not_go_with_the_model_or_the_machine_is_refused() -> None:
+    with pytest.raises(ConfigError, match="context_length is 9000; this model's is 8192"):
+        resolved(context_length=9000)
+    with pytest.raises(ConfigError, match=r"cache_tokens is 1000000000; it must be from 32 to [0-9]+,"):
+        resolved(cache_tokens=10**9)
+
+
+NUMBERS = ["-1", "nan", "inf", "-inf", "1e999", "9" * 30, "many", "", "0x10"]
+WORDS = ["", "nope", "AUTO", "auto,auto"]
+BAD: dict[str, list[str]] = {
+    "model": ["", " ", "a\nb", "\udcff"],
+    "dtype": WORDS,
+    "kv_dtype": [*WORDS, "int4"],
+    "kernels": WORDS,
+    "threads": [*NUMBERS, "257", "1.5"],
+    "cpus": ["all", "0-", "1-0", "0,0", "-1", " ", "999999", "0-999999"],
+    "context_length": [*NUMBERS, "1", "31", "2.5"],
+    "cache_tokens": [*NUMBERS, "1", "31"],
+    "max_running": [*NUMBERS, "0", "4097"],
+    "max_waiting": [*NUMBERS, "0", "1e3"],
+    "step_tokens": [*NUMBERS, "0", "65537"],
+    "eviction": [*WORDS, "mru"],
+    "ageing_s": [*NUMBERS, "0", "86401"],
+    "grammar_timeout_s": [*NUMBERS, "0", "-0.0", "86401"],
+    "host": ["", " ", "a b", "http://a"],
+    "port": [*NUMBERS, "65536", "80.5"],
+    "served_model_name": ["a\nb", "\x00", "\udcff"],
+    "keys_file": ["a\nb", "\udcff"],
+    "cors_origins": ["", "a", "https://a.test/path", "https://", "null"],
+    "request_timeout_s": [*NUMBERS, "0", "86401"],
+    "arrival_timeout_s": [*NUMBERS, "0", "86401"],
+    "drain_timeout_s": [*NUMBERS, "-0.1", "86401"],
+    "max_body_bytes": [*NUMBERS, "0", "999", str(2**30 + 1)],
+    "chat_template": ["a\nb", "\udcff"],
+    "tool_format": [*WORDS, "Hermes"],
+    "check_share": [*NUMBERS, "1.01", "2"],
+}
+"""Setting → what nobody can mean by it."""
+SWITCHES = {"prefix_cache", "json_logs"}
+GOOD = {
+    "threads": [0, 1, 256],
+    "cpus": ["", HERE],
+    "context_length": [0, 32],
+    "cache_tokens": [0, 32],
+    "port": [0, 65535],
+    "drain_timeout_s": [0, 0.0, 86400],
+    "check_share": [0, 0.0, 1, 1.0],
+    "served_model_name": ["", "org/mine é"],
+    "cors_origins": [(), ("*",), ("http://a.test:8080", "tauri://localhost")],
+    "host": ["::1", "0.0.0.0", "localhost"],
+    "ageing_s": [0.001, 1],
+}
+KNOBS = {field.name: config for config in (EngineConfig, ServerConfig) for field in dataclasses.fields(config)}
+
+
+def test_every_setting_has_absurd_values_here() -> None:
+    assert set(BAD) | SWITCHES == set(KNOBS)
+    assert len(KNOBS) <= 40
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_an_absurd_value_is_one_line(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def serve(*given: object) -> None:
+        pytest.fail(f"served with {given}")
+
+    monkeypatch.setattr(bosquet.runtime.launch, "serve", serve)
+    option = f"--{name.replace('_', '-')}"
+    for value in BAD[name]:
+        monkeypatch.setattr(sys, "argv", ["bosquet", "serve", value if name == "model" else f"{option}={value}"])
+        with pytest.raises(SystemExit) as ended:
+            bosquet.cli.main()
+        out, err = capsys.readouterr()
+        assert (ended.value.code, out) == (2, ""), value
+        (line,) = err.splitlines()
+        assert line.startswith("bosquet: ")
+        assert (name if name == "model" else option) in line
+        assert "must be" in line or "is not one of" in line, line
+
+
+@pytest.mark.parametrize("name", KNOBS)
+def test_an_absurd_value_is_refused_in_python_too(name: str) -> None:
+    for value in (None, [], "\udcff", float("nan"), -1, object()):
+        with pytest.raises(ConfigError, match=f"^{name} is .*; it must be .+"):
+            KNOBS[name](**{name: value})
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_may_be_is_taken(name: str) -> None:
+    for value in GOOD[name]:  # type: ignore[attr-defined]
+        assert getattr(KNOBS[name](**{name: value}), name) == value

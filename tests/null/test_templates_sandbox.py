@@ -173,6 +173,7 @@ def test_expressions_mean_what_they_mean_in_plain_jinja(expression: str) -> None
 @pytest.mark.parametrize(
     "source",
     [
+        "{% for row in rows %}{% set k = row.k %}{{ k.replace('x', 'z') ~ ','.join([k, k]) }}{% endfor %}",
         "{% for n in numbers %}{{ loop.index }}/{{ loop.length }}:{{ n }}{{ ',' if not loop.last }}{% endfor %}",
         "{% for n in numbers if n > 1 %}{{ loop.index0 }}{{ n }}{% else %}none{% endfor %}",
         "{% for n in [] %}{{ n }}{% else %}none{% endfor %}",

@@ -11,43 +11,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from template_samples import ADDED, CONTROLS, TEMPLATES
+from tool_manners import CHATML, manner
 
 from bosquet.grammar.formats import check_format
 from bosquet.grammar.tools import KNOWN, Tool
-from bosquet.runtime.templates import ChatTemplate
-from bosquet.runtime.tool_calls import ToolManner, with_stops
+from bosquet.runtime.tool_calls import by_token, with_stops
 from bosquet.runtime.tool_prompt import with_tools
-from bosquet.types import SamplingParams, ToolCall, ToolSpec, ToolUse
+from bosquet.types import (
+    Call,
+    Chunk,
+    FinishReason,
+    Origin,
+    Output,
+    SamplingParams,
+    StopMatch,
+    TokenLogprob,
+    ToolCall,
+    ToolSpec,
+    ToolUse,
+)
 
 ADD = ToolSpec("add", "Adds.", json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}}))
 TOOL = Tool("add", "Adds.", json.loads(ADD.parameters))
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-class ByteTokenizer:
-    """Bytes are tokens; special strings come after them."""
-
-    def __init__(self, specials: Sequence[str] = ()) -> None:
-        self.specials = {text: 256 + i for i, text in enumerate(specials)}
-
-    def id_of_special(self, text: str) -> int | None:
-        return self.specials.get(text)
-
-    def encode(self, text: str, *, specials: bool) -> list[int]:
-        return [self.specials[text]] if specials and text in self.specials else list(text.encode())
-
-    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        names = {token: text for text, token in self.specials.items()}
-        return "".join(names[token] if token in names else chr(token) for token in ids)
-
-
-def manner(template: str = CHATML, specials: Sequence[str] = ()) -> ToolManner:
-    shown = ChatTemplate({"default": template}, {}, frozenset(specials), frozenset(specials))
-    return ToolManner(shown, ByteTokenizer(specials))  # type: ignore[arg-type]
 
 
 def test_a_template_that_knows_tools_is_given_them() -> None:
@@ -104,6 +90,10 @@ def test_contents_stay_where_they_are() -> None:
         assert text.count("<tool_response>") == 2
 
 
+def asked(ids: Sequence[int] = (), sampling: SamplingParams | None = None) -> Call:
+    return Call(sampling=sampling or SamplingParams(), origin=Origin(), ids=ids)
+
+
 USES = [ToolUse((ADD,)), ToolUse((ADD,), "required"), ToolUse((ADD,), "add"), ToolUse((ADD,), "auto", False)]
 
 
@@ -134,7 +124,7 @@ def test_a_reasoning_part_comes_first_and_is_not_for_the_reader() -> None:
     assert json.loads(thinks.grammar(USES[0], closed).value)["type"] == "triggered_tags"
     assert json.loads(thinks.grammar(USES[0], list(b"assistant\n")).value)["type"] == "or"
     for prompt, thought in ((opened, "hm</think>"), (list(b"assistant\n"), "<think>hm</think>"), (closed, "")):
-        content, (call,) = thinks.reader(USES[0], prompt).push(f"{thought}\nSo: {said}", last=True)
+        content, (call,) = thinks.reader(asked(prompt), USES[0]).push(f"{thought}\nSo: {said}", "stop")[1:]
         assert (content.strip(), call.name, call.arguments) == ("So:", "add", '{"a": 1}')
 
 
@@ -143,21 +133,68 @@ SAID = 'A <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><tool
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, len(SAID)), max_size=8), st.integers(0, len(SAID)))
-def test_the_cuts_do_not_matter(cuts: list[int], end: int) -> None:
+@given(st.lists(st.integers(0, len(SAID)), max_size=8), st.integers(0, len(SAID)), st.sampled_from(["stop", "length"]))
+def test_the_cuts_do_not_matter(cuts: list[int], end: int, finish: FinishReason) -> None:
     text = SAID[:end]
     edges = sorted({0, *(min(cut, end) for cut in cuts), end})
-    whole = manner().reader(USES[0], []).push(text, last=True)
-    reader = manner().reader(USES[0], [])
+    whole = manner().reader(asked(), USES[0]).push(text, finish)
+    reader = manner().reader(asked(), USES[0])
     pieces = [reader.push(text[a:b]) for a, b in itertools.pairwise(edges)]
-    pieces.append(reader.push("", last=True))
+    pieces.append(reader.push("", finish))
     assert "".join(piece.content for piece in pieces) == whole.content
 
     def told(calls: list[ToolCall]) -> list[tuple[str, str]]:
         return [(call.name, call.arguments) for call in calls]
 
     assert told([call for piece in pieces for call in piece.calls]) == told(whole.calls)
+    assert finish == "stop" or whole.content.rstrip() == SAID[: min(end, 2)].rstrip(), "no half a call"
     assert len(whole.calls) == (end >= SAID.index(ARGUMENTS) + len(ARGUMENTS))  # then nothing of it is missing
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from(["A", "a", "<", "tool", "{", "}", "\n", " <x", "x</"]), min_size=1, max_size=3),
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+)
+def test_stop_strings_end_the_text_and_never_a_call(stops: list[str], pieces: list[int]) -> None:
+    """The text as generated ends where what is said does."""
+    said = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    text = f"{said}\nB <x</b> Aa"
+    tail = text[len(said) :]
+    found = [(tail.index(stop) + len(stop), tail.index(stop), stop) for stop in stops if stop in tail]
+    sampling = SamplingParams(stop=tuple(stop.encode() for stop in stops))
+    reader = manner().reader(asked(sampling=sampling), USES[0])
+    edges = [0]
+    while edges[-1] < len(text):
+        edges.append(min(edges[-1] + pieces[len(edges) % len(pieces)], len(text)))
+    size = len(text)
+    outputs = [
+        Output("", 0, list(text[a:b].encode()), finish="stop" if b == size else None)
+        for a, b in itertools.pairwise(edges)
+    ]
+    chunks: list[Chunk] = []
+    for output in by_token(outputs):
+        chunks.append(reader.read(Chunk(bytes(output.tokens).decode(), output.tokens, output.finish)))
+        if chunks[-1].finish:
+            break
+    written, content = ("".join(parts) for parts in zip(*((c.text, c.content or "") for c in chunks), strict=True))
+    assert [call.arguments for chunk in chunks for call in chunk.calls] == ['{"a": 1}']
+    if not found:
+        assert (written, chunks[-1].stop) == (text, None)
+        return
+    _, start, stop = min(found)
+    assert (written, chunks[-1].finish, chunks[-1].stop) == (said + tail[:start], "stop", stop)
+    assert content.strip() == tail[:start].strip()
+
+
+def test_outputs_of_several_tokens_are_taken_apart() -> None:
+    scores = [TokenLogprob(1, -1.0), TokenLogprob(2, -2.0)]
+    stop = StopMatch(token=2)
+    assert list(by_token([Output("r", 0, [1, 2], scores, "stop", stop, 5)])) == [
+        Output("r", 0, [1], scores[:1], None, None, 5),
+        Output("r", 0, [2], scores[1:], "stop", stop, 5),
+    ]
+    assert list(by_token([Output("r", 0, [], None, "length")])) == [Output("r", 0, [], None, "length")]
 
 
 def test_stops_are_added() -> None:

@@ -88,6 +88,8 @@ def test_a_choice_selects() -> None:
         ("<|start|>{{ role }}<|channel|>analysis<|message|>", (), "harmony"),
         ("{{ tools }}<tool_call>\n<function=f>\n<parameter=a>", (), "default"),
         ("{{ tools }}<tool_call>{{ name }}<arg_key>", (), "default"),
+        ("{{ tools }}<tool_call>\n<invoke name=", (), "default"),
+        ("{{ tools }}<tool_call></tool_call>\n<tool_calls>[{", (), "default"),
         ("{{ tools }}", (), "default"),
     ],
 )

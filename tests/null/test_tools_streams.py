@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tool_samples import CALLS, TOOLS, Made, compact, folded, parse, texts_of, two_way_splits, whole, written
 
-from bosquet.grammar.tools import KNOWN, CallEnd, CallStart, Event, Format, TextDelta
+from bosquet.grammar.tools import KNOWN, CallEnd, CallStart, Event, Format, TextDelta, Tool
 
 FORMS = list(KNOWN.values())
 NAMED = [pytest.param(form, id=form.name) for form in FORMS]
@@ -89,16 +89,22 @@ def test_every_split_of_a_call_in_three(form: Format) -> None:
 
 
 @settings(deadline=None, max_examples=300)
-@given(form=st.sampled_from(FORMS), pieces=_PIECES, answer=st.booleans(), data=st.data())
-def test_any_text_in_any_pieces(form: Format, pieces: list[str], answer: bool, data: st.DataObject) -> None:
-    """Nothing raises, and the cuts do not matter."""
+@given(form=st.sampled_from(FORMS), pieces=_PIECES, answer=st.booleans(), cut=st.booleans(), data=st.data())
+def test_any_text_in_any_pieces(
+    form: Format, pieces: list[str], answer: bool, cut: bool, data: st.DataObject
+) -> None:  # fmt: skip
+    """Nothing raises, and the splits do not matter. A text that is broken off has the same calls as one that is over,
+    and of its content at most the end is missing."""
     text = "".join(pieces)
-    expected = whole(form, text, answer=answer)
-    assert folded(parse(form, pieces, answer=answer)) == expected
-    assert folded(parse(form, text, answer=answer)) == expected
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
-    cut = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert folded(parse(form, cut, answer=answer)) == expected
+    expected = whole(form, text, answer=answer, cut=cut)
+    assert folded(parse(form, pieces, answer=answer, cut=cut)) == expected
+    assert folded(parse(form, text, answer=answer, cut=cut)) == expected
+    edges = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
+    split = [text[a:b] for a, b in zip([0, *edges], [*edges, len(text)], strict=True)]
+    assert folded(parse(form, split, answer=answer, cut=cut)) == expected
+    content, _, calls = whole(form, text, answer=answer)
+    assert [call[0] for call in expected[2]] == [call[0] for call in calls]
+    assert content.startswith(expected[0].rstrip())
 
 
 @settings(deadline=None, max_examples=200)
@@ -127,6 +133,44 @@ def test_a_call_that_breaks_off_yields_what_was_there(form: Format) -> None:
                 assert not calls[0][2] or calls[0][1] == arguments, "complete, and not the whole"
             elif not form.channels:
                 assert content == text[:size], "no call yet: then it is all text"
+
+
+@pytest.mark.parametrize("form", NAMED)
+def test_what_has_begun_of_a_call_is_no_text_of_an_answer_that_is_cut(form: Format) -> None:
+    """Wherever it is cut: the content is what was said before the calls, and a call is there once its name is."""
+    anywhere = form.name not in ("llama3", "pythonic", "harmony")  # in the others a call begins the answer
+    said = "I look.\n" if anywhere else ""
+    made = CALLS[:1] if form.channels else [CALLS[0], CALLS[5]]
+    text = said + written(form, made)
+    known = [text.index(call.name, len(said)) + len(call.name) for call in made]
+    for size in range(len(text) + 1):
+        content, _, calls = whole(form, text[:size], cut=True)
+        assert content.rstrip() == text[: min(size, len(said))].rstrip(), text[:size]
+        assert len(calls) <= sum(size > end for end in known)
+        assert len(calls) >= sum(size > end + 40 for end in known), "a name that has long been complete"
+        assert calls == whole(form, text[:size])[2]
+
+
+@pytest.mark.parametrize("form", NAMED)
+@pytest.mark.parametrize("cut", [False, True])
+def test_half_a_name_is_not_another_tools_name(form: Format, cut: bool) -> None:
+    tools = [Tool("now"), Tool("now_utc"), Tool("function"), Tool("functional")]
+    for long in ("now_utc", "functional"):
+        text = written(form, [Made(long, {})], tools)
+        for size in range(len(text) + 1):
+            found = whole(form, text[:size], tools=tools, cut=cut)[2]
+            assert {name for name, _, _ in found} <= {long}, text[:size]
+
+
+def test_half_a_marker_is_text_if_the_answer_is_over_and_nothing_if_it_is_cut() -> None:
+    hermes = KNOWN["hermes"]
+    for half in ("<", "<tool_call", "<tool_call>", '<tool_call>\n{"name": "no'):
+        assert whole(hermes, f"a {half}") == (f"a {half}", "", [])
+        assert whole(hermes, f"a {half}", cut=True)[0] == "a ", half
+    assert whole(hermes, "a < b <toil", cut=True)[0] == "a < b <toil", "text that can be no marker stays"
+    thought = "<|channel|>final<|message|>done<|en"
+    assert whole(KNOWN["harmony"], thought)[0] == "done<|en"
+    assert whole(KNOWN["harmony"], thought, cut=True)[0] == "done"
 
 
 @pytest.mark.parametrize("form", NAMED)

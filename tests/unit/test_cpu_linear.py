@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -12,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from bosquet.kernels.cpu.library import Library, usable
-from bosquet.kernels.cpu.linear import NativeLinear, Storage
-from bosquet.kernels.table import Blocks
+from bosquet.kernels.cpu.linear import NativeLinear, Packed, Storage
+from bosquet.kernels.table import Blocks, Masks
 from bosquet.runtime.models.dequantize import dequantize
 from bosquet.runtime.models.gguf import TENSOR_TYPES
 
@@ -162,6 +165,55 @@ def test_weights_of_several_types_stand_side_by_side(library: Library) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", BLOCK_KINDS)
+def test_masked_products_are_the_same_bits_on_any_threads_and_instruction_set(kind: str) -> None:
+    blocks, rng = random_blocks(kind, 83, 256, seed=9), np.random.default_rng(9)
+    x = torch.from_numpy(rng.standard_normal((35, 256))).float()
+    wanted = rng.random((33, 96)) < np.linspace(0, 0.3, 33)[:, None]
+    bits = torch.from_numpy(np.packbits(wanted, axis=1, bitorder="little").view(np.int32))
+    masks = Masks(bits, torch.from_numpy(rng.permutation(35)[:33]))
+    for isa in usable():
+        for threads in (1, 2, 3):
+            native = NativeLinear(Library(isa, threads))
+            packed = native.pack([blocks])
+            want = native.linear(x, packed)
+            want[masks.rows] = want[masks.rows].masked_fill(torch.from_numpy(~wanted[:, :83]), -torch.inf)
+            assert torch.equal(native.masked(x, packed, masks, torch.empty(35, 83)), want), (isa, threads)
+
+
+def test_few_wanted_outputs_cost_little(library: Library) -> None:
+    native, outs = NativeLinear(library, "int8"), 16_384
+    packed, x = native.pack_table(torch.randn(outs, 512)), torch.randn(1, 512)
+    bits = torch.zeros(1, outs // 32, dtype=torch.int32)
+    bits[0, 500] = 3
+    masks, out = Masks(bits, torch.tensor([0])), torch.empty(1, outs)
+    few = min(timed(lambda: native.masked(x, packed, masks, out)) for _ in range(50))
+    assert 3 * few < min(timed(lambda: native.linear(x, packed, out=out)) for _ in range(50))
+
+
+def timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def test_embedding_and_head_have_eight_bits_where_the_others_have_four(library: Library) -> None:
+    outs, width = 96, 256
+    weight = torch.randn(outs, width, generator=torch.Generator().manual_seed(4))
+    x = torch.randn(7, width, generator=torch.Generator().manual_seed(5))
+    native = NativeLinear(library, "int4")
+    table, matrix = native.pack_table(weight), native.pack(weight)
+    scales = outs * width // 32 * 2
+    assert table.nbytes == outs * width + scales
+    assert matrix.nbytes == outs * width // 2 + 2 * scales
+    want = x.double() @ weight.double().T
+
+    def lost(packed: Packed) -> float:
+        return float((native.linear(x, packed).double() - want).norm() / want.norm())
+
+    assert lost(table) < 0.01 < 0.05 < lost(matrix)
+
+
 def test_four_bit_weights_take_the_bytes_that_the_file_takes(library: Library) -> None:
     blocks = random_blocks("Q4_1", 576, 1536)
     assert NativeLinear(library).pack([blocks]).nbytes == blocks.rows.nbytes
@@ -176,8 +228,6 @@ def test_a_row_outside_the_table_is_an_error(library: Library) -> None:
 
 
 def test_an_idle_pool_uses_no_processor_time(library: Library) -> None:
-    import time
-
     native = NativeLinear(library)
     native.linear(torch.randn(4, 64), native.pack(torch.randn(32, 64)))
     time.sleep(0.05)

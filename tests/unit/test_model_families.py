@@ -14,6 +14,7 @@ from tiny_models import SIZES, VOCABULARY, PagedRun, Piece, expected_logits, mak
 
 from bosquet.errors import ModelLoadError
 from bosquet.kernels.registry import known_ops, load_ops
+from bosquet.kernels.table import Masks
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -99,6 +100,31 @@ def test_logits_are_those_of_transformers(name: str, kernels: str, tmp_path: Pat
         step = stepped.run([Piece(0, [long[30 + i]]), Piece(1, [short[12 + i]])])
         torch.testing.assert_close(step[0][0], want[0][30 + i], atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(step[1][0], want[1][12 + i], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kernels", known_ops())
+@pytest.mark.parametrize("name", ["llama", "gemma3 softcap"])
+def test_what_a_mask_forbids_is_minus_infinity_and_the_rest_as_without_it(
+    name: str, kernels: str, tmp_path: Path
+) -> None:
+    family, settings, _ = CASES[name]
+    model = open_model(save(make_model(make_config(family, **settings)), tmp_path / "model"), ops=load_ops(kernels))
+    hidden = torch.randn(3, 64, generator=torch.Generator().manual_seed(3))
+    want = model.logits(hidden).clone()
+    masks = Masks(torch.tensor([[1 << 7, 0, 0], [0, -1, 5]], dtype=torch.int32), torch.tensor([2, 0]))
+    want[2, [token for token in range(VOCABULARY) if token != 7]] = -torch.inf
+    want[0, [*range(32), 65, *range(67, VOCABULARY)]] = -torch.inf
+    assert torch.equal(model.logits(hidden, masks), want)
+
+
+@pytest.mark.skipif("native" not in known_ops(), reason="no native library for this processor")
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_head_has_eight_bits_where_other_matrices_have_four(tied: bool, tmp_path: Path) -> None:
+    reference = make_model(make_config("llama", tie_word_embeddings=tied))
+    model = open_model(save(reference, tmp_path / "model"), ops=load_ops("native", storage="int4"))
+    hidden = torch.randn(9, 64, generator=torch.Generator().manual_seed(4))
+    want = hidden.double() @ reference.lm_head.weight.detach().double().T
+    assert 0.001 < (model.logits(hidden).double() - want).norm() / want.norm() < 0.012  # four bits would lose 0.07
 
 
 def test_shape_says_the_sizes_and_end_tokens(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from bosquet.errors import ConfigError
 from bosquet.kernels.reference.linear import padded_rows
 from bosquet.kernels.reference.memory import HUGE, advise_huge
 from bosquet.kernels.registry import known_ops, load_ops
+from bosquet.kernels.table import Masks
 
 LINEAR = list(linear_cases())
 NAMES = pytest.mark.parametrize("name", back_ends())
@@ -169,6 +170,23 @@ def test_apply_mask(name: str, vocab: int) -> None:
     packed = torch.tensor(bits, dtype=torch.int64).to(torch.int32)
     back_end(name).apply_mask(got, packed, torch.tensor(rows))
     assert np.array_equal(got.double().numpy(), oracle.masked(logits, bits, rows))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("vocab", [1, 31, 33, 100, 1000])
+@NAMES
+def test_a_masked_head_is_the_head_with_the_mask_over_it(name: str, vocab: int, rows: int) -> None:
+    ops, rng = back_end(name), np.random.default_rng(vocab)
+    weight = ops.as_head(ops.pack_embedding(torch.from_numpy(noise(vocab, 40)).float()))
+    x = torch.from_numpy(noise(rows, 40, seed=1)).float()
+    chosen = rng.permutation(rows)[: (rows + 1) // 2]  # the others have no mask
+    bits = rng.integers(-(2**31), 2**31, (len(chosen), -(-vocab // 32)), np.int32)
+    bits[rng.random(bits.shape) < 0.8] = 0
+    bits[0, :-1], bits[-1] = -1, 0
+    masks = Masks(torch.from_numpy(bits), torch.from_numpy(chosen))
+    want = ops.head(x, weight).clone()
+    ops.apply_mask(want, *masks)
+    assert torch.equal(ops.masked_head(x, weight, masks), want)
 
 
 @NAMES

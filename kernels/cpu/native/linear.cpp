@@ -14,8 +14,6 @@ namespace bosquet {
 
 namespace {
 
-constexpr int64_t ROWS_TOGETHER = 32;  // rows that one piece of work covers: their activations stay in the first cache
-
 template <bool WIDE>
 F16 load_scales(const uint8_t* p) {
     if constexpr (WIDE) return load((const float*)p);

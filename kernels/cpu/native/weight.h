@@ -68,6 +68,8 @@ private:
     Buffer<int32_t> total_;
 };
 
+constexpr int64_t ROWS_TOGETHER = 32;  // rows that one piece of work covers: their activations stay in the first cache
+
 // Quantizes rows begin … end − 1, each of `width` floats.
 void quantize(const Rows& rows, int64_t width, int64_t begin, int64_t end);
 
