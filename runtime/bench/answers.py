@@ -22,7 +22,8 @@ class Answer:
     """One request's outcome. `sent` is in seconds since the pass began, the others since it was sent.
 
     `first` and `last` are the times of the first and last event with text, for streamed answers. `cached_tokens` is
-    None where the server does not tell. With an `error` only `sent` and `seconds` mean anything.
+    None where the server does not tell. `asked` is how many tokens were asked for, 0 where nobody said. With an `error`
+    only `sent` and `seconds` mean anything.
     """
 
     sent: float
@@ -34,6 +35,7 @@ class Answer:
     first: float | None = None
     last: float | None = None
     error: str | None = None
+    asked: int = 0
 
     @property
     def tpot(self) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .passes import Pass
@@ -28,16 +28,16 @@ class Row:
     workload: str
     server: str
     unit: str
-    figure: float | None
-    low: float | None
-    high: float | None
-    lead: float | None
-    tokens_per_s: float | None
-    ttft: tuple[float, ...] | None
-    tpot: tuple[float, ...] | None
-    cached_share: float | None
-    requests: int
-    failed: int
+    figure: float | None = None
+    low: float | None = None
+    high: float | None = None
+    lead: float | None = None
+    tokens_per_s: float | None = None
+    ttft: tuple[float, ...] | None = None
+    tpot: tuple[float, ...] | None = None
+    cached_share: float | None = None
+    requests: int = 0
+    failed: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -89,10 +89,18 @@ def figure(workload: Workload, reading: Pass) -> float | None:
             return reading.seconds
         case "valid/s":
             return sum(is_valid(answer.text) for answer in good) / reading.seconds
+        case "items/s":
+            return len(good) / reading.seconds
 
 
-def rows(workloads: Sequence[Workload], servers: Sequence[str], passes: Sequence[Pass]) -> list[Row]:
-    """A row for each workload and server of which there is a reading; `servers[0]` is the one compared with."""
+def rows(
+    workloads: Sequence[Workload],
+    servers: Sequence[str],
+    passes: Sequence[Pass],
+    left_out: Mapping[tuple[str, str], str] | None = None,
+) -> list[Row]:
+    """A row for each workload and server of which there is a reading, or a reason in `left_out` why there is none;
+    `servers[0]` is the one compared with."""
     found = []
     for workload in workloads:
         mine = [reading for reading in passes if reading.workload == workload.name]
@@ -101,6 +109,8 @@ def rows(workloads: Sequence[Workload], servers: Sequence[str], passes: Sequence
             of_server = [reading for reading in mine if reading.server == server]
             if of_server:
                 found.append(_row(workload, server, of_server, base, _by_round(workload, mine, server)))
+            elif left_out and (workload.name, server) in left_out:
+                found.append(Row(workload.name, server, workload.metric, notes=(left_out[workload.name, server],)))
     return found
 
 
@@ -158,11 +168,11 @@ def _notes(workload: Workload, passes: Sequence[Pass]) -> Iterable[str]:
         yield f"{count} failed: {message}"
     good = [answer for p in passes for answer in p.good]
     if workload.schema is not None:
-        invalid = sum(not is_valid(answer.text) for answer in good)
+        invalid = sum(not is_valid(answer.text, workload.schema) for answer in good)
         if invalid:
             yield f"{invalid} of {len(good)} answers do not fit the schema"
     else:
-        short = sum(answer.completion_tokens < workload.max_tokens for answer in good)
+        short = sum(answer.completion_tokens < answer.asked for answer in good)
         if short:
             yield f"{short} of {len(good)} answers are shorter than asked: ignore_eos has no effect there"
 

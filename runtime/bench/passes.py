@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from ...errors import Unavailable
 from ...types import Message
 from .answers import Answer, read
 from .target import Counters, Target
-from .workloads import Script, Workload
+from .workloads import Level, Script, Tree, Workload
+
+Asker = Callable[[str | list[Message], int], Awaitable[Answer]]
+"""Sends one request for so many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +72,63 @@ async def run_pass(
 
 
 async def converse(
-    target: Target, workload: Workload, script: Script, streamed: bool, began: float
+    target: Target, workload: Workload, script: Script | Tree, streamed: bool, began: float
 ) -> AsyncIterator[Answer]:
-    """The answers to one script, up to the first that is an error."""
+    """The answers to one script, up to the first that is an error; of a tree, up to the level that has one."""
+
+    async def ask(said: str | list[Message], tokens: int) -> Answer:
+        sent = time.perf_counter()
+        try:
+            reply = await target.ask(workload, said, streamed, tokens)
+        except Unavailable as error:
+            return Answer(sent - began, time.perf_counter() - sent, error=str(error))
+        return replace(read(reply, began, streamed), asked=tokens)
+
+    tokens = target.tokens(workload)
+    answers = _grown(ask, script, tokens) if isinstance(script, Tree) else _talked(ask, script, tokens)
+    async for answer in answers:
+        yield answer
+
+
+async def _talked(ask: Asker, script: Script, tokens: int) -> AsyncIterator[Answer]:
     if isinstance(script.opening, str):
-        yield await _one(target, workload, script.opening, streamed, began)
+        yield await ask(script.opening, tokens)
         return
     said = list(script.opening)
     for reply in (*script.replies, None):
-        answer = await _one(target, workload, said, streamed, began)
+        answer = await ask(said, tokens)
         yield answer
         if answer.error is not None or reply is None:
             return
         said += [Message(role="assistant", content=answer.text), Message(role="user", content=reply)]
 
 
-async def _one(target: Target, workload: Workload, said: str | list[Message], streamed: bool, began: float) -> Answer:
-    sent = time.perf_counter()
-    try:
-        reply = await target.ask(workload, said, streamed)
-    except Unavailable as error:
-        return Answer(sent - began, time.perf_counter() - sent, error=str(error))
-    return read(reply, began, streamed)
+async def _grown(ask: Asker, tree: Tree, tokens: int) -> AsyncIterator[Answer]:
+    paths = [list(tree.opening)]
+    for level in tree.levels:
+        thoughts = await asyncio.gather(
+            *(_thought(ask, tree, path, hint, tokens) for path, hint in _branches(paths, level))
+        )
+        for answer in (answer for _, answers in thoughts for answer in answers):
+            yield answer
+        if any(answers[-1].error is not None for _, answers in thoughts):
+            return
+        paths = [thoughts[number][0] for number in level.kept]
+
+
+def _branches(paths: Sequence[list[Message]], level: Level) -> list[tuple[list[Message], str]]:
+    each = len(level.hints) // len(paths)
+    return [(paths[number // each], hint) for number, hint in enumerate(level.hints)]
+
+
+async def _thought(
+    ask: Asker, tree: Tree, path: list[Message], hint: str, tokens: int
+) -> tuple[list[Message], list[Answer]]:
+    """The path with the thought that follows, and what was answered: the thought and its score, or an error."""
+    said = [*path, Message(role="user", content=hint)]
+    thought = await ask(said, tokens)
+    if thought.error is not None:
+        return said, [thought]
+    said.append(Message(role="assistant", content=thought.text))
+    score = await ask([*said, Message(role="user", content=tree.score)], tree.score_tokens)
+    return said, [thought, score]

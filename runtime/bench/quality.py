@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.cpu.library import Library, usable
-from ...kernels.cpu.linear import NativeLinear, Storage
+from ...kernels.cpu.linear import NativeLinear, Packed, Storage
 from ...kernels.reference.linear import PackedLinear
 from ...kernels.reference.ops import ReferenceOps
 from ...kernels.registry import load_ops
@@ -44,14 +44,14 @@ class RoundedOps(ReferenceOps):
 
     def pack_linear(self, weight: Tensor | Sequence[Blocks], bias: Tensor | None = None) -> PackedLinear:
         assert isinstance(weight, Tensor), "this back end keeps no blocks"
-        return super().pack_linear(self._rounded(weight), bias)
+        return super().pack_linear(self._rounded(weight, self._packing.pack(weight)), bias)
 
     def pack_embedding(self, weight: Tensor | Blocks) -> Tensor:
         assert isinstance(weight, Tensor), "this back end keeps no blocks"
-        return self._rounded(weight)
+        return self._rounded(weight, self._packing.pack_table(weight))
 
-    def _rounded(self, weight: Tensor) -> Tensor:
-        return self._packing.lookup(torch.arange(len(weight)), self._packing.pack(weight))
+    def _rounded(self, weight: Tensor, packed: Packed) -> Tensor:
+        return self._packing.lookup(torch.arange(len(weight)), packed)
 
 
 def native_model(folder: ModelFolder, weights: Storage, threads: int) -> Model:

@@ -40,13 +40,13 @@ SCHEMA: Schema = _closed(
 )
 
 
-def is_valid(text: str) -> bool:
+def is_valid(text: str, schema: Schema = SCHEMA) -> bool:
     """Whether `text` is JSON that the schema allows."""
     try:
         value = json.loads(text)
     except ValueError:
         return False
-    return fits(value, SCHEMA)
+    return fits(value, schema)
 
 
 def fits(value: Json, schema: Schema) -> bool:

@@ -17,7 +17,9 @@ from rich.table import Table
 from ... import __version__
 from .figures import PERCENTILES, Row, StepTimes, rows, step_times
 from .machine import facts
+from .plot import number, svg
 from .session import Session
+from .target import Target
 from .workloads import SEED
 
 WIDTH = 120
@@ -36,6 +38,8 @@ def show(session: Session, machine: dict[str, Any], console: Console | None = No
     console.print(f"\n{escape(about)}", highlight=False)
     console.print(_results(found, session.rounds, len(session.targets) > 1))
     console.print(_latencies(found))
+    if len(session.targets) > 1:
+        console.print(_settings(session.targets))
     for row in found:
         for note in row.notes:
             console.print(f"[red]{escape(row.workload)}, {escape(row.server)}:[/red] {escape(note)}", highlight=False)
@@ -47,7 +51,7 @@ def show(session: Session, machine: dict[str, Any], console: Console | None = No
 
 
 def _rows(session: Session) -> list[Row]:
-    return rows(session.workloads, [target.name for target in session.targets], session.passes)
+    return rows(session.workloads, [target.name for target in session.targets], session.passes, session.left_out)
 
 
 def _table(title: str, caption: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
@@ -95,10 +99,20 @@ def _latencies(found: Sequence[Row]) -> Table:
     return table
 
 
+def _settings(targets: Sequence[Target]) -> Table:
+    table = _table("Settings", "", ("server", "version"), ())
+    table.add_column("started as", overflow="fold")
+    table.add_column("for", overflow="fold")
+    for target in targets:
+        first = (escape(target.name), escape(target.version or NOTHING))
+        for about, names in target.settings.items():
+            table.add_row(*first, escape(about), ", ".join(dict.fromkeys(names)))
+            first = ("", "")
+    return table
+
+
 def _number(value: float | None) -> str:
-    if value is None:
-        return NOTHING
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return NOTHING if value is None else number(value)
 
 
 def _show_profile(session: Session, console: Console) -> None:
@@ -153,7 +167,10 @@ def document(session: Session, machine: dict[str, Any]) -> dict[str, Any]:
                 for w in session.workloads
             ],
         },
-        "servers": [{"name": t.name, "url": t.url, "model": t.model, "version": t.version} for t in session.targets],
+        "servers": [
+            {"name": t.name, "url": t.url, "model": t.model, "version": t.version, "settings": t.settings}
+            for t in session.targets
+        ],
         "summary": [dataclasses.asdict(row) for row in _rows(session)],
         "steps": [_step(t) for t in step_times(session.workloads, session.passes)],
         "readings": [dataclasses.asdict(reading) for reading in session.passes],
@@ -165,8 +182,11 @@ def _step(times: StepTimes) -> dict[str, Any]:
 
 
 def write(session: Session, machine: dict[str, Any], path: Path) -> None:
-    """Write `document` to a file."""
+    """Write `document` to a file, and where servers are compared a plot beside it."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document(session, machine)), indent=1) + b"\n")
+    if len(session.targets) > 1:
+        about = f"{machine['cpu']}, {machine['cores']} cores"
+        path.with_suffix(".svg").write_text(svg(_rows(session), session.targets[0].name, about))
 
 
 __all__ = ["document", "facts", "show", "write"]

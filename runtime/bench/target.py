@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -23,14 +24,45 @@ Counters = dict[str, float]
 
 
 class Target:
-    """`name` is empty until `look` has asked, unless it was given."""
+    """A server that runs. `name` is empty until `look` has asked, unless it was given.
 
-    def __init__(self, url: str, name: str = "") -> None:
+    `constrains`: it can hold answers to a schema. `settings` maps what is known of its settings to the workloads that
+    ran with them.
+    """
+
+    constrains = True
+
+    def __init__(self, url: str, name: str = "", setting: str = "as it runs") -> None:
         self.client = HttpClient(url)
         self.name = name
         self.url = self.client.url
         self.model = ""
         self.version: str | None = None
+        self.settings: dict[str, list[str]] = {}
+        self._setting = setting
+
+    def why_not(self, workload: Workload) -> str | None:
+        """Why it cannot do a workload; None if it can."""
+        if workload.schema is not None and workload.free_tokens is None and not self.constrains:
+            return "not measured: it cannot hold answers to a schema"
+        return None
+
+    async def prepare(self, workload: Workload) -> None:
+        """Be ready for a workload. Raises `ConfigError` when there is no such server."""
+        self.uses(self._setting, workload)
+        if not self.model:
+            await self.look()
+
+    def uses(self, setting: str, workload: Workload) -> None:
+        """Keep with which setting a workload is run."""
+        self.settings.setdefault(setting, []).append(workload.name)
+
+    def awake(self) -> contextlib.AbstractContextManager[None]:
+        """Requests are sent inside it only: a server that we started may rest outside."""
+        return contextlib.nullcontext()
+
+    def end(self) -> None:
+        """End the server if it was started for this measurement."""
 
     async def look(self) -> None:
         """Learn the model's name and the server's version. Raises `ConfigError` when there is no such server."""
@@ -49,15 +81,21 @@ class Target:
         self.version = await self._version()
 
     async def _version(self) -> str | None:
-        reply = await self.client.get("/version")
-        try:
-            return str(msgspec.json.decode(reply.body)["version"]) if reply.status == 200 else None
-        except (msgspec.MsgspecError, LookupError, TypeError):
-            return None
+        for path, name in (("/version", "version"), ("/props", "build_info")):  # the second is llama.cpp's
+            reply = await self.client.get(path)
+            with contextlib.suppress(msgspec.MsgspecError, LookupError, TypeError):
+                if reply.status == 200:
+                    return str(msgspec.json.decode(reply.body)[name])
+        return None
 
-    async def ask(self, workload: Workload, said: str | list[Message], streamed: bool) -> Reply:
+    def tokens(self, workload: Workload) -> int:
+        """How many tokens an answer is asked for."""
+        return workload.max_tokens if self.constrains else workload.free_tokens or workload.max_tokens
+
+    async def ask(self, workload: Workload, said: str | list[Message], streamed: bool, tokens: int) -> Reply:
         """Send one request. Raises `Unavailable`."""
-        path, body = request(workload, self.model, said, streamed)
+        schema = workload.schema if self.constrains else None
+        path, body = request(self.model, said, tokens, schema, streamed)
         return await self.client.post(path, msgspec.json.encode(body))
 
     async def counters(self) -> Counters | None:
@@ -69,15 +107,18 @@ class Target:
         return step_counters(reply.body.decode(errors="replace")) if reply.status == 200 else None
 
 
-def request(workload: Workload, model: str, said: str | list[Message], streamed: bool) -> tuple[str, dict[str, Any]]:
-    """Path and body of a request. A string goes to /v1/completions, as it is; messages go to /v1/chat/completions."""
-    body: dict[str, Any] = {"model": model, "temperature": 0, "max_tokens": workload.max_tokens, "stream": streamed}
+def request(
+    model: str, said: str | list[Message], tokens: int, schema: dict[str, Any] | None, streamed: bool
+) -> tuple[str, dict[str, Any]]:
+    """Path and body of a request. A string goes to /v1/completions, as it is; messages go to /v1/chat/completions.
+    Without a schema the answer has exactly so many tokens, with one at most."""
+    body: dict[str, Any] = {"model": model, "temperature": 0, "max_tokens": tokens, "stream": streamed}
     if streamed:
         body["stream_options"] = {"include_usage": True}
-    if workload.schema is None:
+    if schema is None:
         body["ignore_eos"] = True
     else:
-        named = {"name": "record", "strict": True, "schema": workload.schema}
+        named = {"name": "answer", "strict": True, "schema": schema}
         body["response_format"] = {"type": "json_schema", "json_schema": named}
     if isinstance(said, str):
         return "/v1/completions", {**body, "prompt": said}

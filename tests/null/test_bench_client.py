@@ -17,7 +17,7 @@ from bosquet.runtime.bench.answers import read
 from bosquet.runtime.bench.http_client import HttpClient, Reply
 from bosquet.runtime.bench.passes import Pass, run_pass
 from bosquet.runtime.bench.target import Target, step_counters
-from bosquet.runtime.bench.workloads import GROUPS, Workload
+from bosquet.runtime.bench.workloads import GROUPS, Tree, Workload
 from bosquet.runtime.server.metrics import Metrics
 from bosquet.types import Stats
 
@@ -48,6 +48,8 @@ def run(server: FakeOpenAI, workload: Workload, streamed: bool, **more: Any) -> 
         ("agents", False, 96, 16),
         ("agents", True, 96, 16),
         ("json", True, 48, 16),
+        ("chat", False, 24, 8),
+        ("few-shot", True, 64, 16),
     ],
 )
 def test_a_pass_sends_all_requests_and_never_too_many_at_once(
@@ -62,7 +64,8 @@ def test_a_pass_sends_all_requests_and_never_too_many_at_once(
     assert server.connections <= in_flight + 1
     assert all(body["stream"] is streamed and body["model"] == "fake-model" for _, body in server.bodies)
     assert all(answer.cached_tokens == 1 for answer in reading.answers)
-    if name != "json":
+    assert {answer.asked for answer in reading.answers} == {ALL[name].max_tokens}
+    if ALL[name].schema is None:
         assert {answer.completion_tokens for answer in reading.answers} == {ALL[name].max_tokens}
 
 
@@ -86,6 +89,44 @@ def test_an_agent_goes_on_from_what_was_answered() -> None:
     assert talks[-1][2::2] == [{"role": "assistant", "content": " yes" * 40}] * 5
     assert [message["content"] for message in talks[-1][3::2]] == list(script.replies)
     assert all(talks[-1][: len(talk)] == talk for talk in talks)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_tree_grows_from_what_was_answered(streamed: bool) -> None:
+    """Every request's path, as the tree draws it: hints follow the kept paths, a score follows each thought."""
+    (tree,) = ALL["tree"].draw(0, streamed)
+    assert isinstance(tree, Tree)
+    with FakeOpenAI(gate=4, word=" so").running() as server:
+        server.on_post = lambda n: setattr(server, "gate", 8) if n == 8 else None  # the second level's first
+        reading = run(server, ALL["tree"], streamed)
+    assert reading.errors == []
+    assert server.most_in_flight == 8
+    assert [answer.completion_tokens for answer in reading.answers] == [60, 4] * 20
+    asked: dict[str, list[str]] = {}  # what was said before each hint
+    scored = []
+    for _, body in server.bodies:
+        said = [message["content"] for message in body["messages"]]
+        assert [message["role"] for message in body["messages"][1:]] == (["user", "assistant"] * 9)[: len(said) - 1]
+        assert all(text == " so" * 60 for text in said[2::2])
+        assert body["max_tokens"] == (4 if said[-1] == tree.score else 60)
+        if said[-1] == tree.score:
+            scored.append(said[-3])
+        else:
+            asked[said[-1]] = said[1:-1:2]
+    hints = [level.hints for level in tree.levels]
+    assert sorted(scored) == sorted(asked) == sorted(hint for level in hints for hint in level)
+    first = [hints[0][number] for number in tree.levels[0].kept]
+    second = [(first[number // 4], hints[1][number]) for number in tree.levels[1].kept]
+    assert [asked[hint] for hint in hints[0]] == [[]] * 4
+    assert [asked[hint] for hint in hints[1]] == [[first[0]]] * 4 + [[first[1]]] * 4
+    assert [asked[hint] for hint in hints[2]] == [list(second[0])] * 4 + [list(second[1])] * 4
+
+
+def test_a_tree_ends_with_the_level_that_has_an_error() -> None:
+    with FakeOpenAI(fails=lambda n: 500 if n == 2 else None).running() as server:
+        reading = run(server, ALL["tree"], False)
+    assert reading.errors == ["500: planted"]
+    assert len(reading.good) == len(server.bodies) - 1 == 6
 
 
 def test_planted_delays_are_found() -> None:

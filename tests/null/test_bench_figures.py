@@ -28,8 +28,8 @@ BAD = Answer(0.0, 0.1, error="503: full")
 
 
 def answer(**facts: Any) -> Answer:
-    given = {"sent": 0.0, "seconds": 1.0, "prompt_tokens": 10, "completion_tokens": 128, "cached_tokens": 2}
-    return Answer(**{**given, **facts})
+    given = {"sent": 0.0, "seconds": 1.0, "prompt_tokens": 10, "cached_tokens": 2}
+    return Answer(**{"completion_tokens": 128, "asked": 128, **given, **facts})
 
 
 def reading(workload: str, server: str, seconds: float, *answers: Answer, round: int = 0, **more: Any) -> Pass:

@@ -16,9 +16,15 @@ from bosquet.errors import ConfigError
 from bosquet.runtime.bench.record_schema import LABELS, SCHEMA, is_valid
 from bosquet.runtime.bench.target import request
 from bosquet.runtime.bench.words import WORDS
-from bosquet.runtime.bench.workloads import GROUPS, Workload, chosen
+from bosquet.runtime.bench.workloads import GROUPS, TOPICS, Script, Tree, Workload, chosen
 
 ALL = {workload.name: workload for group in GROUPS.values() for workload in group}
+
+
+def scripts_of(name: str) -> list[Script]:
+    found = ALL[name].draw(0, False)
+    assert all(isinstance(script, Script) for script in found)
+    return list(found)  # type: ignore[arg-type]
 
 
 def words(text: str) -> int:
@@ -37,7 +43,7 @@ def words(text: str) -> int:
 )
 def test_plain_workloads(name: str, requests: int, in_flight: int, max_tokens: int, prompt: int) -> None:
     workload = ALL[name]
-    scripts = workload.draw(0, False)
+    scripts = scripts_of(name)
     assert [words(str(script.opening)) for script in scripts] == [prompt] * requests
     assert all(script.replies == () for script in scripts)
     assert (workload.in_flight, workload.max_tokens, workload.schema) == (in_flight, max_tokens, None)
@@ -46,7 +52,7 @@ def test_plain_workloads(name: str, requests: int, in_flight: int, max_tokens: i
 
 def test_agents() -> None:
     workload = ALL["agents"]
-    scripts = workload.draw(0, False)
+    scripts = scripts_of("agents")
     assert (len(scripts), workload.in_flight, workload.max_tokens) == (16, 16, 40)
     for script in scripts:
         system, task = script.opening
@@ -59,12 +65,61 @@ def test_agents() -> None:
 
 def test_json() -> None:
     workload = ALL["json"]
-    scripts = workload.draw(0, False)
+    scripts = scripts_of("json")
     assert (len(scripts), workload.in_flight, workload.max_tokens) == (48, 16, 200)
     for script in scripts:
         system, text = script.opening
         assert (words(system["content"]), words(text["content"])) == (200, 60)
     assert len({script.opening[0]["content"] for script in scripts}) == 1  # type: ignore[index]
+
+
+def test_tree() -> None:
+    workload = ALL["tree"]
+    (tree,) = workload.draw(0, False)
+    assert isinstance(tree, Tree)
+    assert (workload.in_flight, workload.at_once, workload.max_tokens, tree.score_tokens) == (1, 8, 60, 4)
+    assert words(tree.opening[0]["content"].removeprefix("Solve this problem step by step. ")) == 600
+    assert [len(level.hints) for level in tree.levels] == [4, 8, 8]
+    assert tree.requests == 40
+    assert len({hint for level in tree.levels for hint in level.hints}) == 20
+    for level in tree.levels:
+        assert len(set(level.kept)) == 2
+        assert set(level.kept) <= set(range(len(level.hints)))
+
+
+def test_which_thoughts_are_kept_differs_from_round_to_round() -> None:
+    kept = [tuple(level.kept for level in tree.levels) for r in range(5) for tree in ALL["tree"].draw(r, False)]  # type: ignore[union-attr]
+    assert len(set(kept)) > 1
+
+
+def test_chat() -> None:
+    workload = ALL["chat"]
+    scripts = scripts_of("chat")
+    assert (len(scripts), workload.in_flight, workload.at_once, workload.max_tokens) == (8, 8, 8, 200)
+    for script in scripts:
+        system, question = script.opening
+        assert (words(system["content"]), words(question["content"])) == (20, 40)
+        assert [words(reply) for reply in script.replies] == [30, 30]
+    assert len({script.opening[0]["content"] for script in scripts}) == 8  # type: ignore[index]
+
+
+def test_few_shot() -> None:
+    workload = ALL["few-shot"]
+    scripts = scripts_of("few-shot")
+    assert (len(scripts), workload.in_flight, workload.free_tokens) == (64, 16, 4)
+    assert workload.schema == {"type": "string", "enum": TOPICS}
+    assert len(set(TOPICS)) == 6
+    assert set(TOPICS) <= set(WORDS)
+    (system,) = {script.opening[0]["content"] for script in scripts}  # type: ignore[index]
+    task, *examples = system.split("\n\n")
+    assert all(topic in task for topic in TOPICS)
+    assert len(examples) == 30
+    for example in examples:
+        shown, topic = example.split("\nTopic: ")
+        assert words(shown.removeprefix("Text: ")) == 23
+        assert is_valid(topic, workload.schema)
+    assert 750 <= len(system.split()) <= 850
+    assert len({script.opening[1]["content"] for script in scripts}) == 64  # type: ignore[index]
 
 
 @pytest.mark.parametrize("workload", ALL.values(), ids=ALL.keys())
@@ -81,7 +136,7 @@ def test_words_are_distinct() -> None:
 
 
 def test_a_plain_request() -> None:
-    assert request(ALL["streams"], "m", "a b", False) == (
+    assert request("m", "a b", 128, None, False) == (
         "/v1/completions",
         {"model": "m", "temperature": 0, "max_tokens": 128, "stream": False, "ignore_eos": True, "prompt": "a b"},
     )
@@ -89,18 +144,18 @@ def test_a_plain_request() -> None:
 
 def test_a_json_request_may_end_by_itself_and_carries_the_schema() -> None:
     talk = [{"role": "user", "content": "x"}]
-    path, body = request(ALL["json"], "m", talk, True)  # type: ignore[arg-type]
+    path, body = request("m", talk, 200, SCHEMA, True)  # type: ignore[arg-type]
     assert path == "/v1/chat/completions"
     assert "ignore_eos" not in body
     assert body["stream_options"] == {"include_usage": True}
-    assert body["response_format"]["json_schema"] == {"name": "record", "strict": True, "schema": SCHEMA}
+    assert body["response_format"]["json_schema"] == {"name": "answer", "strict": True, "schema": SCHEMA}
     assert body["messages"] == talk
 
 
 def test_choice_of_workloads() -> None:
     assert [w.name for w in chosen(["streams", "prefill"])] == ["prefill 512", "prefill 4096", "streams"]
     assert chosen([]) == list(ALL.values())
-    with pytest.raises(ConfigError, match="no workload 'x'; there are single, prefill, streams, agents, json"):
+    with pytest.raises(ConfigError, match="no workload 'x'; there are single, prefill, streams, agents, json, tree"):
         chosen(["x"])
 
 
