@@ -23,6 +23,10 @@ from .errors import answer_for, error_body
 MAX_HEAD_BYTES = 1 << 16
 """What a request's line and headers may take, besides the first piece of them that comes."""
 
+LINGERS_S, LINGERS_BYTES = 1.0, 1 << 20
+"""For how long a connection that was refused is still read from, and how much: closing it on bytes that come would
+take the refusal back (the peer's system drops what it has not read yet)."""
+
 _DEADLINE = "arrival_deadline"
 
 
@@ -38,6 +42,8 @@ class PunctualProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _unanswered = 0  # requests whose head has arrived and whose answer is not complete
     _refusal = b""  # what is still to be sent, when the answers to the requests before are
+    _over = False  # all has been said; what still comes is dropped
+    _dropped = 0  # bytes
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -48,6 +54,11 @@ class PunctualProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._over:
+            self._dropped += len(data)
+            if self._dropped > LINGERS_BYTES:
+                self.transport.close()
+            return
         if self._arriving == "head" and self._head_bytes + len(data) > MAX_HEAD_BYTES:
             self._refuse(HeadTooLarge(f"the request's head is over the limit of {MAX_HEAD_BYTES} bytes"))
             return
@@ -83,6 +94,8 @@ class PunctualProtocol(HttpToolsProtocol):
             self._start_timer()
 
     def _start_timer(self) -> None:
+        if self._over:
+            return
         self._stop_timer()
         self._timer = self.loop.call_later(self.limit_s, self._late)
 
@@ -114,11 +127,15 @@ class PunctualProtocol(HttpToolsProtocol):
     def _give_refusal(self) -> None:
         """Once it is its turn, and unless the request's own answer has begun already. It ends the connection."""
         own = self._arriving == "body"
-        if not self._refusal or self._unanswered > own or self.transport.is_closing():
+        if not self._refusal or self._unanswered > own or self.transport.is_closing() or self._over:
             return
         if not (own and self.cycle.response_started):
             self.transport.write(self._refusal)
-        self.transport.close()
+        self._over = True
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._stop_timer()
+        self._timer = self.loop.call_later(LINGERS_S, self.transport.close)
 
 
 def arriving_within(limit_s: float) -> type[PunctualProtocol]:
