@@ -62,7 +62,6 @@ class Engine:
         self._arrivals = 0
         self._masks = list(np.zeros((limits.rows, -(-bounds.vocab_size // 32)), np.int32))
         self._stats = Stats()
-        self._rests = False
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -143,16 +142,8 @@ class Engine:
         return not self._live and self._uncommitted is None
 
     @property
-    def seconds_to_work(self) -> float | None:
-        """How long nothing but a new request can give the engine work; None without end."""
-        if self.idle:
-            return None
-        if not self._rests:
-            return 0.0
-        # Whoever waits waits for a run to be over, or for the end of its own time.
-        lapse = self.scheduler.residency.next_lapse
-        times = [time for time in (lapse, self._deadlines[0][0] if self._deadlines else None) if time is not None]
-        return max(0.0, min(times) - self._clock()) if times else 0.0
+    def seconds_to_deadline(self) -> float | None:
+        return max(0.0, self._deadlines[0][0] - self._clock()) if self._deadlines else None
 
     def step(self) -> list[Output]:
         """Plan and start one pass; finish it, or with lag 1 the one before it. Returns what became known."""
@@ -171,7 +162,6 @@ class Engine:
                 self._uncommitted = (step, handle)
             else:
                 outputs += self._commit(step, handle)
-        self._rests = step is None and self._uncommitted is None
         done = time.perf_counter()
         stats = self._stats
         stats.steps += step is not None

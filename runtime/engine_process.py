@@ -7,7 +7,6 @@ and client. Sleeps when there is nothing to do. Ends when its parent closes the 
 from __future__ import annotations
 
 import gc
-import math
 import os
 import signal
 import sys
@@ -81,7 +80,7 @@ class Service:
         for client in self._joined:
             self._send(client, wire.Hello(self._incarnation, info))
         checked = True
-        while self._receive(self._sleep_ms()):
+        while self._receive(0 if not engine.idle else self._sleep_ms()):
             self._settle_grammars()
             if engine.idle:
                 if not checked:
@@ -97,12 +96,11 @@ class Service:
         return self._threads.submit(make, make).future
 
     def _sleep_ms(self) -> int | None:
-        """How long to wait for messages: until there is work, or a compile runs out of time; None for ever."""
-        seconds = self._engine.seconds_to_work
-        if self._compiling and seconds != 0:
-            compiled = max(0.0, min(c.deadline for c in self._compiling.values()) - time.monotonic())
-            seconds = compiled if seconds is None else min(seconds, compiled)
-        return math.ceil(1000 * seconds) + (seconds > 0) if seconds is not None else None
+        """How long an idle engine may sleep: for ever, or until a compile runs out of time."""
+        if not self._compiling:
+            return None
+        soonest = min(c.deadline for c in self._compiling.values())
+        return max(1, int(1000 * (soonest - time.monotonic())) + 1)
 
     def _receive(self, timeout_ms: int | None) -> bool:
         """Take in every message that is there; False once the parent is gone."""

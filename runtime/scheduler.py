@@ -20,7 +20,6 @@ from ..radix_cache.tree import Node, RadixCache
 from ..types import PAGE, FinishReason, Output, Row, TokenLogprob
 from .page_table import PageTable
 from .plan import Copy, Plan, Sampled, SampleRow, ScoreRow
-from .residency import Residency
 from .sequence import Sequence
 from .waiting import WaitingQueue
 
@@ -78,7 +77,6 @@ class Scheduler:
         self.limits = limits
         self.vocabulary = vocabulary
         self.waiting = WaitingQueue(cache, limits.ageing_s, clock)
-        self.residency = Residency(cache.pool.total, clock)
         self.running: list[Sequence] = []  # most important first
         self.preemptions = 0
         self.evicted_pages = 0
@@ -86,7 +84,6 @@ class Scheduler:
     # ---- in and out ------------------------------------------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
-        self.residency.enter(sequence)
         self.waiting.add(sequence)
 
     def stop(self, sequence: Sequence, reason: FinishReason) -> None:
@@ -96,7 +93,6 @@ class Scheduler:
             self.waiting.remove(sequence)
         else:
             self._withdraw(sequence)
-        self.residency.leave(sequence)
 
     def _withdraw(self, sequence: Sequence) -> None:
         assert sequence.table is not None
@@ -155,7 +151,7 @@ class Scheduler:
     def _admit(self, builder: _Builder) -> None:
         if len(self.running) >= self.limits.rows or builder.left <= 0:
             return
-        for sequence in self.waiting.in_order(self.residency.admits()):
+        for sequence in self.waiting.in_order():
             if len(self.running) >= self.limits.rows or builder.left <= 0:
                 return
             if sequence.pending:  # preempted with a draw under way, which it has to know first

@@ -38,10 +38,9 @@ class WaitingQueue:
         self._items.pop(sequence.order, None)
         self._cached.pop(sequence.order, None)
 
-    def in_order(self, admits: Callable[[Sequence], bool]) -> list[Sequence]:
-        """Those that are admitted, the next first."""
+    def in_order(self) -> list[Sequence]:
         now = self._clock()
-        items = sorted(filter(admits, self._items.values()), key=lambda s: (-self._rank(s, now), s.order))
+        items = sorted(self._items.values(), key=lambda s: (-self._rank(s, now), s.order))
         head = items[:MATCHED_AT_MOST]
         head.sort(key=lambda s: (-self._rank(s, now), -self._cached_tokens(s), s.order))
         return head + items[MATCHED_AT_MOST:]

@@ -104,7 +104,7 @@ def random_request(rng: random.Random, number: int, prompts: list[list[int]], la
         id=str(number),
         ids=ids,
         sampling=sampling,
-        origin=Origin(tenant=rng.choice(["a", "a", "b"]), run=rng.choice(["", "", "x", "y", "z"])),
+        origin=Origin(tenant=rng.choice(["a", "a", "b"])),
         priority=rng.choice([0, 0, 0, 1, 5]),
         timeout_s=rng.choice([None, None, None, 2.0]),
         reuse=rng.random() < 0.9,
