@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..grammar.base import MaskRow
+from ..grammar.matcher import only_bit
 from ..kernels.table import Masks
 from .plan import Sampled, SampleRow, ScoreRow
 
@@ -50,7 +50,7 @@ def spare(draws: Sequence[SampleRow], scores: Sequence[ScoreRow]) -> Spared:
         if draw.mask is None or draw.params.logprobs is not None:
             rest.append(draw)
             continue
-        token = None if draw.params.logit_bias or draw.banned else only_token(draw.mask)
+        token = None if draw.params.logit_bias or draw.banned else only_bit(draw.mask)
         if token is not None:
             settled[i] = token
             continue
@@ -62,12 +62,3 @@ def spare(draws: Sequence[SampleRow], scores: Sequence[ScoreRow]) -> Spared:
         rest.append(draw)
     masks = Masks(torch.from_numpy(np.stack(bits)), torch.tensor(rows)) if rows else None
     return Spared(settled, rest, masks)
-
-
-def only_token(mask: MaskRow) -> int | None:
-    """The one token that a mask allows; None if it allows none or several."""
-    words = np.flatnonzero(mask)
-    if len(words) != 1:
-        return None
-    word = int(mask[words[0]]) & 0xFFFFFFFF
-    return None if word & (word - 1) else int(words[0]) * 32 + word.bit_length() - 1

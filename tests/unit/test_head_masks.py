@@ -13,8 +13,9 @@ from op_cases import back_end, back_ends
 from sampler_reference import bit_rows
 from torch import Tensor
 
+from bosquet.grammar.matcher import only_bit
 from bosquet.kernels.table import Masks
-from bosquet.runtime.head_masks import only_token, spare
+from bosquet.runtime.head_masks import spare
 from bosquet.runtime.models.base import ModelShape
 from bosquet.runtime.plan import Sampled, SampleRow, ScoreRow
 from bosquet.runtime.runner import TorchHandle, TorchRunner
@@ -133,5 +134,5 @@ def test_a_row_that_others_read_or_that_wants_logprobs_keeps_its_logits() -> Non
 
 
 @pytest.mark.parametrize(("tokens", "only"), [([], None), ([7], 7), ([7, 8], None), ([7, 400], None), ([31], 31)])
-def test_only_token(tokens: list[int], only: int | None) -> None:
-    assert only_token(bit_rows(tokens, WIDTH)) == only
+def test_only_bit(tokens: list[int], only: int | None) -> None:
+    assert only_bit(bit_rows(tokens, WIDTH)) == only

@@ -14,12 +14,6 @@ README = "benchmarks/peers/README.md"
 PORT = "{port}"
 """Stands for the server's port in a command."""
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "benchmarks" / "peers"
-"""Servers for peers that have none of their own. They come with a checkout, not with the installed package."""
-
-BESIDE = "PYTHONSAFEPATH"
-"""Must be empty for a script that imports what lies beside it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -54,6 +48,27 @@ def need(name: str, path: Path, command: str) -> Path:
     if not path.exists():
         raise ConfigError(f"--against {name}: there is no {path}; to have it: {command} (see {README})")
     return path
+
+
+class Script:
+    """`benchmarks/peers/{name}_server.py`, for a peer that has no server of its own, run by the peer's Python. It comes
+    with a checkout, not with the installed package. `packages` is what pip needs. Raises `ConfigError`."""
+
+    def __init__(self, name: str, folder: Path, packages: str) -> None:
+        home = folder / name
+        self._python = need(
+            name, home / "bin" / "python", f"python3 -m venv {home} && {home}/bin/pip install {packages}"
+        )
+        scripts = Path(__file__).resolve().parents[3] / "benchmarks" / "peers"
+        self._script = need(name, scripts / f"{name}_server.py", "a checkout of Bosquet")
+
+    def setting(self, model: Path, options: str, about: str, *environment: tuple[str, str]) -> Setting:
+        """`about` follows the options in what the table says."""
+        return Setting(
+            about=f"{self._script.name} {options}: {about}",
+            command=(str(self._python), str(self._script), str(model), "--port", PORT, *options.split()),
+            environment=(("PYTHONSAFEPATH", ""), *environment),  # it imports what lies beside it
+        )
 
 
 def cores() -> list[int]:
