@@ -27,13 +27,28 @@ class Shape(NamedTuple):
 FREE = Shape()
 """Any text."""
 
+_VALUES = ("default", "examples", "const", "enum")  # keywords under which no schema stands
+
 
 @lru_cache(maxsize=256)
 def _of_type(schema: type, strict: bool) -> Shape:
     from pydantic import TypeAdapter  # heavy, and only typed programs need it
 
     adapter: TypeAdapter[Any] = TypeAdapter(schema)
-    return Shape(GrammarSpec("json_schema", json.dumps(adapter.json_schema()), strict), adapter.validate_json)
+    return Shape(GrammarSpec("json_schema", json.dumps(_closed(adapter.json_schema())), strict), adapter.validate_json)
+
+
+def _closed(schema: Any) -> Any:
+    """pydantic drops what a model does not declare, and its schema lets it pass: a model of language would spend its
+    tokens on it. So objects with declared properties have no others, unless the type says so itself."""
+    if isinstance(schema, list):
+        return [_closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: value if key in _VALUES else _closed(value) for key, value in schema.items()}
+    if found.get("type") == "object" and isinstance(found.get("properties"), dict):
+        found.setdefault("additionalProperties", False)
+    return found
 
 
 def _described(where: str, schema: Any, strict: bool) -> Shape:

@@ -35,7 +35,6 @@ def test_every_block_of_the_tour_runs(monkeypatch: pytest.MonkeyPatch, capsys: p
     blocks = re.findall(r"^```python\n(.*?)^```", TOUR.read_text(), re.DOTALL | re.MULTILINE)
     assert len(blocks) == 11
     names: dict[str, Any] = {}
-    language.set_backend(FakeBackend(script=SCRIPT))
     try:
         for block in blocks:
             source = block.replace("import bosquet\n", "import bosquet.lang as bosquet\n")

@@ -79,7 +79,7 @@ def test_streaming_typed_values_and_async() -> None:
         assert "".join(echo.stream("hi", backend=backend)) == '{"name": "abc"}'
         assert aecho.run("hi", backend=backend).value == '{"name": "abc"}'
     form = server.bodies("/v1/chat/completions")[0]["response_format"]
-    assert form["json_schema"]["schema"] == City.model_json_schema()
+    assert form["json_schema"]["schema"] == {**City.model_json_schema(), "additionalProperties": False}
 
 
 def refused(capability: str, *parts: str | bosquet.Expression) -> Any:
