@@ -101,6 +101,8 @@ LISTS_OF_SCHEMAS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items")
 DEFINITIONS = ("$defs", "definitions")
 MAPS_OF_SCHEMAS = frozenset(("properties", "patternProperties", "dependentSchemas", "dependencies", *DEFINITIONS))
 
+IDENTIFIERS = frozenset(("$schema", "$id", "$anchor"))
+
 # Every keyword that is not in the table is an annotation or unknown, and by the specification says nothing of values.
 ANNOTATIONS = frozenset(
     ("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$comment")

@@ -15,8 +15,8 @@ from typing import Any
 from ..types import Relaxed
 from . import schema_typed
 from .schema_algebra import Algebra, Busy, Overworked, TooMany
-from .schema_document import NO_STATE, Document, Part, Remote, State, holder
-from .schema_keywords import DEFINITIONS, NEVER_ENFORCED, OF
+from .schema_document import NO_STATE, Document, Part, Remote, State, holder, subschemas
+from .schema_keywords import DEFINITIONS, IDENTIFIERS, NEVER_ENFORCED, OF
 from .schema_opposites import Inexpressible
 from .schema_sets import ANY, KINDS, NOTHING, SOFT, Arr, Obj, Values
 from .schema_values import Schema, mapping, names, pointer, refuse, shown
@@ -132,12 +132,7 @@ class Reader:
             refuse(path, holder(path), f"holds {shown(node)}, and a schema is an object or a boolean")
         if "$ref" in node and self.document.draft <= 7:
             return self._reference(node["$ref"], path, "$ref")
-        for keyword in DEFINITIONS:
-            if keyword in node:
-                for name, value in mapping(node, keyword, path).items():
-                    if not isinstance(value, (dict, bool)):
-                        why = f"holds {shown(value)}, and a schema is an object or a boolean"
-                        refuse(f"{path}/{keyword}/{pointer(name)}", keyword, why)
+        _check_form(node, path)
         result = ANY
         own = "properties" if "properties" in node else next((name for name in node if name in _TYPED), None)
         late: list[str] = []
@@ -258,6 +253,8 @@ class Reader:
                 held = _objects([Obj(required=tuple(dict.fromkeys((name, *names(needed, keyword, path)))), at=at)])
             elif isinstance(needed, str) and keyword == "dependencies":  # draft-03, still met with
                 held = _objects([Obj(required=(name, needed), at=at)])
+            elif keyword == "dependentRequired":
+                refuse(f"{path}/{keyword}/{pointer(name)}", keyword, f"holds {shown(needed)}, and not a list of names")
             else:
                 below = self._below(needed, f"{path}/{keyword}/{pointer(name)}")
                 held = self._meet(below, _objects([Obj(required=(name,), at=at)]), path, keyword)
@@ -313,6 +310,21 @@ def _unspoken(values: Values) -> Values:
 
 def _unknown() -> Values:
     return Values(ANY.parts, False)
+
+
+def _check_form(node: Schema, path: str) -> None:
+    """What no other reading looks at: identifiers, and schemas that nothing may refer to."""
+    for keyword in IDENTIFIERS & node.keys():
+        if not isinstance(node[keyword], str):
+            refuse(path, keyword, f"is a text, not {shown(node[keyword])}")
+    for keyword in DEFINITIONS:
+        if keyword in node:
+            mapping(node, keyword, path)
+    for at, inner in subschemas(node, path):
+        # Names stand in `dependencies` too; whether `items` may be a list, the draft says, and its reading.
+        other = (isinstance(inner, (list, str)) and at.startswith(f"{path}/dependencies/")) or at == f"{path}/items"
+        if not (isinstance(inner, (dict, bool)) or other):
+            refuse(at, holder(at), f"holds {shown(inner)}, and a schema is an object or a boolean")
 
 
 def _objects(branches: list[Any]) -> Values:

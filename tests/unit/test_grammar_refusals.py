@@ -196,3 +196,26 @@ def test_formats_that_are_not_known_are_annotations_and_always_told(strict):
         done = COMPILER.compile(GrammarSpec("json_schema", json.dumps(schema), strict=strict))
         assert [item.keyword for item in done.relaxed] == expected, schema
     assert named(refusal({"type": "string", "format": 3}))[:2] == ("#", "format")
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("schema", "path", "keyword"),
+    [
+        ({"$schema": 5}, "#", "$schema"),
+        ({"$id": 5}, "#", "$id"),
+        ({"properties": {"a": {"$anchor": 5}}}, "#/properties/a", "$anchor"),
+        ({"if": 5}, "#/if", "if"),
+        ({"then": []}, "#/then", "then"),
+        ({"items": 5}, "#/items", "items"),
+        ({"contentSchema": "a"}, "#/contentSchema", "contentSchema"),
+        ({"$defs": {"d": 5}}, "#/$defs/d", "$defs"),
+        ({"$defs": 5}, "#", "$defs"),
+        ({"dependentRequired": {"a": "b"}}, "#/dependentRequired/a", "dependentRequired"),
+        ({"allOf": [{"dependentRequired": {"a": 1}}]}, "#/allOf/0/dependentRequired/a", "dependentRequired"),
+        ({"dependentSchemas": {"a": ["b"]}}, "#/dependentSchemas/a", "dependentSchemas"),
+    ],
+)  # fmt: skip
+def test_what_is_no_schema_is_refused_where_it_stands(schema, path, keyword, strict):
+    found, first, _ = named(refusal(schema, strict=strict))
+    assert (found, first) == (path, keyword)
