@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict
 
 from msgspec import Struct, field
 
@@ -47,6 +47,20 @@ class Origin(Struct, frozen=True, omit_defaults=True):
     run: str = ""
     step: str = ""
     branch: str = ""
+
+
+class Ahead(Struct, frozen=True, omit_defaults=True):
+    """What is known of a run beyond one of its requests. Only a hint: right or wrong, the answers are the same.
+
+    `returns`: whether the run will go on from this request's tokens; None: nobody knows. `pause_s`: how long it is
+    likely to stay away before it does, as during a tool call. `steps`: requests that are still to come on the longest
+    path, this one included. `tokens`: how many this request is likely to generate. 0: not known.
+    """
+
+    returns: bool | None = None
+    pause_s: float = 0.0
+    steps: int = 0
+    tokens: int = 0
 
 
 class GrammarSpec(Struct, frozen=True, omit_defaults=True):
@@ -103,7 +117,7 @@ class ToolCall(Struct, frozen=True):
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How tokens are chosen, and when to stop. Ranges are checked by `runtime.validation`, not here."""
+    """How tokens are chosen, and when to stop. `SAMPLING_RANGES` has the ranges; nothing is checked here."""
 
     temperature: float = 1.0  # 0 is greedy
     top_k: int = 0  # 0: off
@@ -125,6 +139,43 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_logprobs_from: int = 1  # first prompt position that is scored; position 0 has no predecessor
 
 
+class Range(NamedTuple):
+    """Numbers from `low` to `high`, both among them unless `above` leaves `low` out."""
+
+    low: float
+    high: float
+    above: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether it lies in the range; NaN does not."""
+        return self.low < value <= self.high or (value == self.low and not self.above)
+
+    def __str__(self) -> str:
+        return f"above {self.low:g} and at most {self.high:g}" if self.above else f"from {self.low:g} to {self.high:g}"
+
+
+SAMPLING_RANGES: Final = {
+    "temperature": Range(0.0, 100.0),
+    "top_k": Range(0, 2**31),
+    "top_p": Range(0.0, 1.0, above=True),
+    "min_p": Range(0.0, 1.0),
+    "presence_penalty": Range(-100.0, 100.0),
+    "frequency_penalty": Range(-100.0, 100.0),
+    "repetition_penalty": Range(1e-3, 1e3),
+    "min_tokens": Range(0, 2**31),
+    "max_tokens": Range(0, 2**31),
+    "n": Range(1, 128),
+    "logprobs": Range(0, 1000),
+    "prompt_logprobs": Range(0, 1000),
+    "prompt_logprobs_from": Range(1, 2**31),
+    "seed": Range(-(2**63), 2**64 - 1),
+}
+"""The numbers that some sampler can honour, by the fields of `SamplingParams`. Protocols may be narrower."""
+
+MOST_STOPS, LONGEST_STOP = 64, 4096
+"""Stop strings of one request, and bytes of one of them."""
+
+
 class Request(Struct, kw_only=True, omit_defaults=True):
     """One prompt to be continued, `sampling.n` times."""
 
@@ -136,6 +187,7 @@ class Request(Struct, kw_only=True, omit_defaults=True):
     priority: int = 0  # higher goes first
     timeout_s: float | None = None  # from arrival at the engine; passed: finish "abort"
     reuse: bool = True  # False: neither read nor fill the prefix cache
+    ahead: Ahead = Ahead()
 
 
 class TokenLogprob(Struct, array_like=True):
@@ -174,7 +226,8 @@ class Output(Struct, array_like=True):
 class Call:
     """One generation that a program asks of a back end. `ids` is the whole prompt for a back end that carries tokens,
     `messages` for one that carries messages; when the last message is the assistant's, it is to be continued. With
-    `tools` the answer may call them, and there is no `grammar`."""
+    `tools` the answer may call them. With `reasoning` what the model thinks first is told apart from its answer, and
+    `grammar` and stop strings are about the answer."""
 
     sampling: SamplingParams
     origin: Origin
@@ -182,6 +235,8 @@ class Call:
     ids: Sequence[int] = ()
     messages: Sequence[Message] = ()
     tools: ToolUse | None = None
+    reasoning: bool = False
+    ahead: Ahead = Ahead()  # noqa: RUF009 (it is frozen)
 
 
 class Chunk(NamedTuple):
@@ -190,9 +245,9 @@ class Chunk(NamedTuple):
     `ids` are all generated tokens, those of a stop string or an end token included; `text` leaves both out. `stop`
     says, with `finish == "stop"`, what ended it: the stop string, or the id of the end token (then the last of `ids`).
     `prompt_tokens`, `completion_tokens` and `cached_tokens` count; a chunk that does not know them says None.
-    `relaxed` is what the output was not held to, said once. Where tools may be called, `content` is what of `text` is
-    said to the reader, without the calls, and `calls` are the calls that have become whole; a back end whose `text` has
-    no calls in it leaves `content` out.
+    `relaxed` is what the output was not held to, said once. Where tools may be called, or reasoning is told apart,
+    `content` is what of `text` is said to the reader, without calls and thoughts, `calls` are the calls that have
+    become whole, and `reasoning` is what was thought; a back end whose `text` has neither in it leaves `content` out.
     """
 
     text: str = ""
@@ -206,6 +261,7 @@ class Chunk(NamedTuple):
     relaxed: Sequence[Relaxed] = ()
     content: str | None = None
     calls: Sequence[ToolCall] = ()
+    reasoning: str = ""
 
 
 class ModelInfo(Struct, kw_only=True):

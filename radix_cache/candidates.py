@@ -35,7 +35,7 @@ class Candidates:
             self._count += 1
         self._serial += 1
         node.ticket = self._serial
-        heappush(self._heap, (self._policy.rank(node), self._serial, node))
+        heappush(self._heap, ((node.worth, *self._policy.rank(node)), self._serial, node))
         if len(self._heap) > 2 * self._count + 64:
             self._heap = [entry for entry in self._heap if entry[2].ticket == entry[1]]
             heapify(self._heap)

@@ -71,7 +71,7 @@ class Node:
 
     __slots__ = (
         "alive", "children", "hits", "last_access", "locks", "namespace", "pages", "parent", "pins", "run", "start",
-        "ticket",
+        "ticket", "worth",
     )  # fmt: skip
 
     def __init__(self, namespace: Namespace, parent: Node | None, start: int, run: bytes, pages: list[int]) -> None:
@@ -86,6 +86,7 @@ class Node:
         self.hits = 0
         self.last_access = 0.0
         self.ticket = 0  # number of its valid entry among the eviction candidates; 0: it is none
+        self.worth = 0.0  # what evicting it would cost whoever needs it again; see `RadixCache.value`
         self.alive = True
 
     @property

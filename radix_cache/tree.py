@@ -180,6 +180,14 @@ class RadixCache:
         node = self._attach(base, data[known * PAGE_BYTES :], new)
         return Insertion(node, given if not duplicates else table + new, duplicates)
 
+    def value(self, node: Node, worth: float) -> None:
+        """Say how much `node` is worth: among leaves that may go, those of least worth go first, and only among equals
+        does the policy decide. No pin: what is worth most goes too, when there is nothing else. A new node is worth 0;
+        a node that is split or grows keeps its worth at its end."""
+        if worth != node.worth:
+            node.worth = worth
+            self._offer_if_free(node)
+
     def evict(self, n: int) -> int:
         """Free `n` pages, or all that can be freed if these are fewer; returns how many.
 

@@ -164,6 +164,11 @@ class EngineClient:
         if self._streams.pop(request_id, None) is not None and self._state == "ready":
             await self._send(wire.Cancel(request_id))
 
+    async def end_run(self, tenant: str, run: str) -> None:
+        """No request of this run will come any more: what is kept for it may go. Unknown runs are ignored."""
+        if self._state == "ready":
+            await self._send(wire.EndRun(tenant, run))
+
     async def stats(self) -> Stats:
         if self._state != "ready":
             raise Unavailable(f"the engine is {self._state}")

@@ -62,6 +62,7 @@ class Engine:
         self._arrivals = 0
         self._masks = list(np.zeros((limits.rows, -(-bounds.vocab_size // 32)), np.int32))
         self._stats = Stats()
+        self._waits = False
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -112,6 +113,10 @@ class Engine:
         if self._stop(request_id, "abort"):
             self._stats.cancelled += 1
 
+    def end_run(self, tenant: str, run: str) -> None:
+        """No request of this run will come any more. Unknown runs are ignored."""
+        self.scheduler.runs.end(tenant, run)
+
     def has(self, request_id: str) -> bool:
         """The request is queued or running."""
         return request_id in self._live
@@ -142,8 +147,10 @@ class Engine:
         return not self._live and self._uncommitted is None
 
     @property
-    def seconds_to_deadline(self) -> float | None:
-        return max(0.0, self._deadlines[0][0] - self._clock()) if self._deadlines else None
+    def waits(self) -> bool:
+        """There are requests, and the last step found nothing to compute: they wait for runs to come back or to be
+        taken for over."""
+        return self._waits
 
     def step(self) -> list[Output]:
         """Plan and start one pass; finish it, or with lag 1 the one before it. Returns what became known."""
@@ -162,6 +169,7 @@ class Engine:
                 self._uncommitted = (step, handle)
             else:
                 outputs += self._commit(step, handle)
+        self._waits = step is None and self._uncommitted is None
         done = time.perf_counter()
         stats = self._stats
         stats.steps += step is not None

@@ -45,4 +45,7 @@ class EngineApi(Protocol):
         Raises `RequestRejected`, `Overloaded`, `Unavailable` or `EngineDied`.
         """
 
+    async def end_run(self, tenant: str, run: str) -> None:
+        """No request of this run will come any more: what is kept for it may go. Unknown runs are ignored."""
+
     async def stats(self) -> Stats: ...

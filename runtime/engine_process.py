@@ -51,6 +51,9 @@ class Compiling:
     deadline: float
 
 
+LOOKS_AGAIN_MS = 5
+"""How often requests that wait for other runs are looked at."""
+
 JOINS_WITHIN_S = 30.0
 """What a loaded machine may need for the parent's imports."""
 
@@ -80,7 +83,7 @@ class Service:
         for client in self._joined:
             self._send(client, wire.Hello(self._incarnation, info))
         checked = True
-        while self._receive(0 if not engine.idle else self._sleep_ms()):
+        while self._receive(self._sleep_ms()):
             self._settle_grammars()
             if engine.idle:
                 if not checked:
@@ -96,7 +99,9 @@ class Service:
         return self._threads.submit(make, make).future
 
     def _sleep_ms(self) -> int | None:
-        """How long an idle engine may sleep: for ever, or until a compile runs out of time."""
+        """How long the engine may sleep: not while it computes; idle, for ever or until a compile runs out of time."""
+        if not self._engine.idle:
+            return LOOKS_AGAIN_MS if self._engine.waits else 0
         if not self._compiling:
             return None
         soonest = min(c.deadline for c in self._compiling.values())
@@ -128,6 +133,8 @@ class Service:
                 if self._compiling.pop(request_id, None) is None:
                     self._engine.cancel(request_id)
                 self._clients.pop(request_id, None)
+            case wire.EndRun(tenant, run):
+                self._engine.end_run(tenant, run)
             case wire.AskStats(token):
                 stats = self._engine.stats()
                 stats.incarnation = self._incarnation

@@ -27,7 +27,7 @@ from .tool_calls import CallReader, ToolManner, by_token, with_stops
 CAPABILITIES = frozenset(
     (
         *("tokens", "text", "continue", "select", "logprobs", "top_logprobs"),
-        *("json_schema", "json_object", "regex", "choice", "ebnf", "lark", "structural_tag", "tools"),
+        *("json_schema", "json_object", "regex", "choice", "ebnf", "lark", "structural_tag", "tools", "reasoning"),
         *("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "seed"),
         *("min_tokens", "stop_token_ids", "ignore_eos"),
     )
@@ -112,6 +112,7 @@ class LocalEngine:
             sampling=call.sampling,
             grammar=call.grammar,
             origin=call.origin,
+            ahead=call.ahead,
         )
         text = TextStream(tokenizer, call.sampling.stop)
         calls: CallReader | None = None
@@ -121,6 +122,11 @@ class LocalEngine:
             calls = manner.reader(call, call.tools)
             request.sampling = replace(with_stops(call.sampling, manner.stop_ids), stop=())
             text = TextStream(tokenizer, shown=manner.shown)
+        elif call.reasoning:
+            manner = await self._manner()
+            request.grammar = manner.answer_grammar(call.ids, call.grammar)
+            calls = manner.answer_reader(call)
+            text = TextStream(tokenizer, call.sampling.stop, shown=manner.shown)
         stream = await client.submit(request)
         relaxed, completion = stream.relaxed, 0
         try:
@@ -147,6 +153,10 @@ class LocalEngine:
                         return
         finally:
             await stream.cancel()
+
+    async def end(self, run: str) -> None:
+        if self._client is not None:
+            await self._client.end_run("", run)
 
     async def score(self, ids: Sequence[int], choices: Sequence[Sequence[int]], origin: Origin) -> list[list[float]]:
         return list(await asyncio.gather(*(self._score(ids, choice, origin) for choice in choices)))

@@ -73,11 +73,14 @@ class PageTable:
     def _insert(self, key: Key, pages: list[int]) -> Insertion:
         return self.cache.insert(self.namespace, key, pages, held=self.node)
 
-    def release(self, key: Key, computed: int, *, keep: bool) -> None:
-        """Let go of everything. With `keep`, what was computed stays in the tree, the last part of a page included."""
+    def release(self, key: Key, computed: int, *, keep: bool) -> Node | None:
+        """Let go of everything. With `keep`, what was computed stays in the tree, the last part of a page included, and
+        the node that ends with it is returned."""
+        kept = None
         used = -(-computed // PAGE)
         if keep and computed > 0:
             insertion = self._insert(key.prefix(computed), self.pages[:used])
+            kept = insertion.node
             self.cache.pool.give(insertion.duplicates)
             self.cache.pool.give(self.pages[used:])
         else:
@@ -87,6 +90,7 @@ class PageTable:
         self.node = None
         self.pages = []
         self.shared = 0
+        return kept
 
     @property
     def owned(self) -> list[int]:

@@ -20,6 +20,7 @@ from ..radix_cache.tree import Node, RadixCache
 from ..types import PAGE, FinishReason, Output, Row, TokenLogprob
 from .page_table import PageTable
 from .plan import Copy, Plan, Sampled, SampleRow, ScoreRow
+from .runs import Runs
 from .sequence import Sequence
 from .waiting import WaitingQueue
 
@@ -43,6 +44,7 @@ class Step:
 
     plan: Plan
     entries: list[Entry]
+    began: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,10 @@ class Scheduler:
     def __init__(self, cache: RadixCache, limits: Limits, vocabulary: Vocabulary, clock: Callable[[], float]) -> None:
         self.cache = cache
         self.limits = limits
+        self._clock = clock
         self.vocabulary = vocabulary
-        self.waiting = WaitingQueue(cache, limits.ageing_s, clock)
+        self.runs = Runs(cache, clock)
+        self.waiting = WaitingQueue(cache, limits.ageing_s, clock, self.runs.order)
         self.running: list[Sequence] = []  # most important first
         self.preemptions = 0
         self.evicted_pages = 0
@@ -84,25 +88,33 @@ class Scheduler:
     # ---- in and out ------------------------------------------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
+        sequence.run = self.runs.add(sequence)
         self.waiting.add(sequence)
 
     def stop(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence wherever it is. Its pages are free at once; a row under way is thrown away at its commit."""
         sequence.finish = reason
+        node = None
         if sequence.table is None:
             self.waiting.remove(sequence)
         else:
-            self._withdraw(sequence)
+            node = self._withdraw(sequence)
+        assert sequence.run is not None
+        self.runs.leave(sequence.run, sequence, node)
 
-    def _withdraw(self, sequence: Sequence) -> None:
+    def _withdraw(self, sequence: Sequence) -> Node | None:
+        """Take it out of the pass; the end of what the cache keeps of it."""
         assert sequence.table is not None
-        sequence.table.release(sequence.key, sequence.computed, keep=sequence.request.reuse)
+        node = sequence.table.release(sequence.key, sequence.computed, keep=sequence.request.reuse)
         sequence.table = None
         self.running.remove(sequence)
+        return node
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to the queue. What it has computed stays in the cache as long as there is room."""
-        self._withdraw(sequence)
+        node = self._withdraw(sequence)
+        if node is not None and sequence.run is not None:
+            self.runs.stand_on(sequence.run, node)
         sequence.planned = sequence.computed = 0
         self.preemptions += 1
         self.waiting.add(sequence)
@@ -121,7 +133,7 @@ class Scheduler:
                     builder.add(sequence, tokens)
         if len(self.waiting) and not builder.preempted:
             self._admit(builder)
-        return builder.step() if builder.entries else None
+        return builder.step(self._clock()) if builder.entries else None
 
     def _make_room(self, sequence: Sequence, tokens: int, builder: _Builder) -> bool:
         """Pages for `tokens` more; evicts, then preempts. False: the sequence has to sit this pass out, since only
@@ -151,6 +163,7 @@ class Scheduler:
     def _admit(self, builder: _Builder) -> None:
         if len(self.running) >= self.limits.rows or builder.left <= 0:
             return
+        self.runs.begin_round()
         for sequence in self.waiting.in_order():
             if len(self.running) >= self.limits.rows or builder.left <= 0:
                 return
@@ -168,6 +181,10 @@ class Scheduler:
             return True
         self.cache.pin(match.node)
         needed = -(-len(sequence.ids) // PAGE) - len(match.pages) + len(self.running)
+        assert sequence.run is not None
+        if not self.runs.may_take(sequence, needed):
+            self.cache.unpin(match.node)
+            return True
         if needed > self.cache.pool.free + self.cache.evictable:
             self.cache.unpin(match.node)
             if self.running:
@@ -185,6 +202,7 @@ class Scheduler:
         if sequence.cached_tokens is None:
             sequence.cached_tokens = match.length
         self.waiting.remove(sequence)
+        self.runs.admit(sequence.run)
         bisect.insort(self.running, sequence, key=lambda s: (-s.request.priority, s.order))
         tokens = sequence.next_tokens(builder.left)
         missing = table.missing(sequence.planned + len(tokens)) - self.cache.pool.free
@@ -236,6 +254,7 @@ class Scheduler:
 
     def commit(self, step: Step, sampled: list[Sampled], scored: list[list[TokenLogprob]]) -> list[Output]:
         """Take in the results of a pass; returns what there is to tell."""
+        self.runs.computed(step.plan.tokens, self._clock() - step.began)
         outputs: list[Output] = []
         next_scored = iter(scored)
         for entry in step.entries:
@@ -334,5 +353,5 @@ class _Builder:
         self._logits += len(logits_at)
         self._members.add(sequence.order)
 
-    def step(self) -> Step:
-        return Step(self.plan, self.entries)
+    def step(self, began: float) -> Step:
+        return Step(self.plan, self.entries, began)

@@ -7,6 +7,7 @@ of other sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,9 @@ from ..types import FinishReason, Request, StopMatch, TokenLogprob
 from .page_table import PageTable
 from .plan import SampleRow
 from .stop_strings import StopMatcher
+
+if TYPE_CHECKING:
+    from .runs import Run
 
 
 class Sequence:
@@ -48,6 +52,7 @@ class Sequence:
         self.told = False  # an output has gone out
         self.scored = sampling.prompt_logprobs_from if self.scores_prompt else self.prompt_length
         self.prompt_logprobs: list[TokenLogprob] | None = [] if self.scores_prompt else None
+        self.run: Run | None = None  # once it is queued
         self.arrival = 0.0
         self.order = 0  # tie-breaker: order of arrival
         penalised = bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0)

@@ -1,7 +1,8 @@
 """The bounded queue of sequences that wait for room, and the order in which they get it.
 
-Order: priority, raised by one for every `ageing_s` waited, so that nobody starves; then the longest cached prefix; then
-arrival. Knows the prefix cache; nothing of plans.
+Order: priority, raised by one for every `ageing_s` waited, so that nobody starves; then whose turn it is among runs
+(`runs`); then the longest cached prefix; then requests of one run side by side, those with the most steps before them
+first, since the run ends with the longest of its branches; then arrival. Knows the prefix cache; nothing of plans.
 """
 
 from __future__ import annotations
@@ -18,10 +19,17 @@ MATCHED_AT_MOST = 64
 class WaitingQueue:
     """Sequences in no particular order; `in_order` sorts when there is room for some of them."""
 
-    def __init__(self, cache: RadixCache, ageing_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        cache: RadixCache,
+        ageing_s: float,
+        clock: Callable[[], float],
+        turn: Callable[[Sequence], tuple[int, bool]],
+    ) -> None:
         self._cache = cache
         self._ageing_s = ageing_s
         self._clock = clock
+        self._turn = turn
         self._items: dict[int, Sequence] = {}
         self._cached: dict[int, tuple[int, int]] = {}  # order → (tree version, cached tokens)
 
@@ -40,9 +48,14 @@ class WaitingQueue:
 
     def in_order(self) -> list[Sequence]:
         now = self._clock()
-        items = sorted(self._items.values(), key=lambda s: (-self._rank(s, now), s.order))
+        items = sorted(self._items.values(), key=lambda s: (-self._rank(s, now), *self._turn(s), s.order))
         head = items[:MATCHED_AT_MOST]
-        head.sort(key=lambda s: (-self._rank(s, now), -self._cached_tokens(s), s.order))
+        head.sort(
+            key=lambda s: (
+                *(-self._rank(s, now), *self._turn(s), -self._cached_tokens(s)),
+                *(s.run.first if s.run is not None else 0, -s.request.ahead.steps, s.order),
+            )
+        )
         return head + items[MATCHED_AT_MOST:]
 
     def _rank(self, sequence: Sequence, now: float) -> int:

@@ -20,6 +20,13 @@ class Cancel(Struct, tag=True):
     request: str
 
 
+class EndRun(Struct, tag=True):
+    """No request of this run will come any more."""
+
+    tenant: str
+    run: str
+
+
 class AskStats(Struct, tag=True):
     token: int
 
@@ -71,7 +78,7 @@ class Failed(Struct, tag=True):
     message: str
 
 
-ToEngine = Join | Submit | Cancel | AskStats
+ToEngine = Join | Submit | Cancel | EndRun | AskStats
 FromEngine = Found | Hello | Accepted | Rejected | Outputs | StatsReply | Failed
 
 encode = msgspec.msgpack.Encoder().encode

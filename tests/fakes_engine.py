@@ -42,7 +42,7 @@ class ByteTokenizer:
     """One token a byte; special strings become special tokens only where that is asked for."""
 
     size = VOCABULARY
-    special_ids = frozenset(SPECIALS)
+    special_ids = control_ids = frozenset(SPECIALS)
     token_bytes = tuple(SPECIALS.get(token) or (bytes([token]) if token < 256 else b"") for token in range(VOCABULARY))
 
     def __init__(self, add_bos: bool = False) -> None:
@@ -53,6 +53,16 @@ class ByteTokenizer:
         for text, control in segments:
             ids += self._encode(text.encode(), control)
         return ids
+
+    def split_controls(self, segments: Sequence[Segment]) -> list[Segment]:
+        names = {self.bytes_of(token).decode() for token in self.control_ids}
+        cut = re.compile("(" + "|".join(map(re.escape, sorted(names))) + ")")
+        pieces = [
+            Segment(part, control and part in names)
+            for text, control in segments
+            for part in (cut.split(text) if control else [text])
+        ]
+        return [piece for piece in pieces if piece.text]
 
     def _encode(self, raw: bytes, control: bool) -> list[int]:
         if not control:
@@ -157,6 +167,7 @@ class FakeEngine:
         self.cancelled: list[str] = []
         self.finished: list[str] = []
         self.running: set[str] = set()
+        self.ended: list[tuple[str, str]] = []  # runs
         self.incarnation = 1
         self.state: EngineState = "ready"
         self.numbers = Stats()
@@ -188,6 +199,9 @@ class FakeEngine:
         self.numbers.prompt_tokens += len(request.ids)
         self.numbers.cached_tokens += min(cached, len(request.ids) - 1)
         return FakeStream(self, request, min(cached, len(request.ids) - 1))
+
+    async def end_run(self, tenant: str, run: str) -> None:
+        self.ended.append((tenant, run))
 
     async def stats(self) -> Stats:
         if self.state != "ready":

@@ -13,8 +13,9 @@ from bosquet.radix_cache.pool import PagePool
 from bosquet.radix_cache.tree import RadixCache
 from bosquet.runtime.engine import Bounds, Engine
 from bosquet.runtime.scheduler import Limits, Vocabulary
-from bosquet.types import Origin, Output, Request, SamplingParams
+from bosquet.types import Ahead, Origin, Output, Request, SamplingParams
 
+RUNS = ["", "", "one", "two", "three"]
 PIECES = [bytes([32 + i]) for i in range(VOCABULARY)]
 
 
@@ -71,6 +72,16 @@ class World:
         assert stats.running == stats.waiting == stats.pages_running == 0
         assert self.cache.evictable == self.cache.cached, "no pin is left"
 
+    def check_runs(self) -> None:
+        """Once all runs are over, nothing is kept for any of them."""
+        for tenant in "ab":
+            for run in RUNS:
+                self.engine.end_run(tenant, run)
+        runs = self.engine.scheduler.runs
+        assert not runs.live
+        assert not runs.leased_pages()
+        assert all(node.worth == 0 for node in self.cache._candidates.valid())
+
     def check_answers(self) -> None:
         for request in self.requests.values():
             if request.id in self.cancelled:
@@ -104,7 +115,10 @@ def random_request(rng: random.Random, number: int, prompts: list[list[int]], la
         id=str(number),
         ids=ids,
         sampling=sampling,
-        origin=Origin(tenant=rng.choice(["a", "a", "b"])),
+        origin=Origin(tenant=rng.choice(["a", "a", "b"]), program="agent", run=rng.choice(RUNS)),
+        ahead=Ahead(
+            returns=rng.choice([None, True, True, False]), pause_s=rng.choice([0.0, 0.1]), steps=rng.randrange(3)
+        ),
         priority=rng.choice([0, 0, 0, 1, 5]),
         timeout_s=rng.choice([None, None, None, 2.0]),
         reuse=rng.random() < 0.9,
@@ -125,8 +139,11 @@ def test_random_workload_with_cancels(seed: int, pages: int, lag: int) -> None:
         live = [r for r in world.requests if world.engine.has(r)]
         if live and rng.random() < 0.2:
             world.cancel(rng.choice(live))
+        if rng.random() < 0.1:
+            world.engine.end_run(rng.choice(["a", "b"]), rng.choice(RUNS))
     world.finish()
     world.check_answers()
+    world.check_runs()
     check_prompt_scores(world)
 
 

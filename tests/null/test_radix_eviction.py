@@ -193,3 +193,42 @@ def test_the_heap_stays_small_while_nothing_is_evicted():
         use(tree, nodes[k % 20])
     assert len(tree._candidates._heap) <= 2 * 20 + 64
     tree.check_integrity([])
+
+
+def test_what_is_worth_more_goes_later_and_the_policy_decides_among_equals():
+    tree, ids = cache(), prompts(5)
+    nodes = [put(tree, one) for one in ids]
+    tree.value(nodes[0], 2.0)
+    tree.value(nodes[1], 1.0)
+    tree.value(nodes[3], 1.0)
+    use(tree, nodes[1])
+    assert order(tree, ids) == [2, 4, 3, 1, 0]
+
+
+def test_worth_is_no_pin_and_can_be_taken_back():
+    tree, ids = cache(), prompts(3)
+    nodes = [put(tree, one) for one in ids]
+    tree.value(nodes[0], 5.0)
+    tree.value(nodes[0], 0.0)
+    tree.value(nodes[2], 5.0)
+    assert order(tree, ids) == [0, 1, 2]
+
+
+def test_worth_given_while_pinned_counts_once_free():
+    tree, ids = cache(), prompts(2)
+    nodes = [put(tree, one) for one in ids]
+    tree.pin(nodes[0])
+    tree.value(nodes[0], 1.0)
+    tree.unpin(nodes[0])
+    assert order(tree, ids) == [1, 0]
+
+
+def test_a_split_leaves_worth_at_the_end():
+    """What is above goes only after what stands on it, so that the end's worth protects it."""
+    tree = cache()
+    stem = [7] * 48
+    tree.value(put(tree, stem), 3.0)
+    put(tree, stem[:16] + [9] * 16)
+    put(tree, [5] * 32)
+    assert tree.evict(3) == 3
+    assert tree.match(NS, stem).length == 48

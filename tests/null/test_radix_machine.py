@@ -257,6 +257,12 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.unpin(sequence.node)
         self.running.remove(sequence)
 
+    @precondition(lambda self: self.cache._candidates.valid())
+    @rule(k=picks, worth=st.sampled_from([0.0, 1.0, 2.0]))
+    def value(self, k, worth):
+        valid = self.cache._candidates.valid()
+        self.cache.value(valid[k % len(valid)], worth)
+
     @rule(n=st.integers(0, 6))
     def evict(self, n):
         self.cause = "evicted"

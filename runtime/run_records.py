@@ -1,0 +1,72 @@
+"""What programs' runs have done before: how long they stay silent between requests, and whether they come back at all.
+
+Bounded, and learnt only from what happens; knows nothing of caches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+REMEMBERED = 256  # silences of a program
+ENOUGH = 20  # silences from which a program's patience is learnt
+PATIENCE_S, LEAST_S, MOST_S = 5.0, 0.5, 120.0  # before enough is known; bounds of what is learnt
+PROGRAMS = 1000  # of which something is remembered
+
+
+class Program(NamedTuple):
+    tenant: str
+    name: str
+
+
+class _Record:
+    __slots__ = ("patience", "returned", "silences", "usual")
+
+    def __init__(self) -> None:
+        self.silences: deque[float] = deque(maxlen=REMEMBERED)
+        self.returned: deque[bool] = deque(maxlen=REMEMBERED)  # whether a run that fell silent had more requests
+        self.patience = PATIENCE_S
+        self.usual = 0.0
+
+
+class RunRecords:
+    """By program, the least recently seen forgotten first."""
+
+    def __init__(self) -> None:
+        self._records: dict[Program, _Record] = {}
+
+    def came_back(self, program: Program, silence: float) -> None:
+        """A run had another request after this many seconds."""
+        record = self._record(program)
+        record.returned.append(True)
+        record.silences.append(silence)
+        ordered = sorted(record.silences)
+        record.usual = ordered[len(ordered) // 2]
+        if len(ordered) >= ENOUGH:
+            record.patience = min(MOST_S, max(LEAST_S, ordered[len(ordered) * 95 // 100]))
+
+    def was_over(self, program: Program) -> None:
+        """A run that fell silent had no more requests."""
+        self._record(program).returned.append(False)
+
+    def patience(self, program: Program) -> float:
+        """Seconds of silence after which a run is taken to be over: longer than 95 of 100 silences."""
+        record = self._records.get(program)
+        return PATIENCE_S if record is None else record.patience
+
+    def usual_silence(self, program: Program) -> float:
+        """Half of its runs' silences were shorter, in seconds."""
+        record = self._records.get(program)
+        return 0.0 if record is None else record.usual
+
+    def returns(self, program: Program) -> bool:
+        """Whether most runs that fell silent came back; of an unknown program none did."""
+        record = self._records.get(program)
+        return record is not None and 2 * sum(record.returned) > len(record.returned)
+
+    def _record(self, program: Program) -> _Record:
+        record = self._records.pop(program, None) or _Record()
+        self._records[program] = record  # the newest last
+        if len(self._records) > PROGRAMS:
+            del self._records[next(iter(self._records))]
+        return record
