@@ -19,28 +19,52 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"  # before the imports: rooms read it
 
-from .errors import BosquetError, ModelLoadError, Overloaded, ProgramError, RequestRejected, Unavailable, Unsupported
+from .errors import (
+    BosquetError,
+    BudgetExceeded,
+    ModelLoadError,
+    Overloaded,
+    ProgramError,
+    RequestRejected,
+    StateInvalid,
+    Unavailable,
+    Unsupported,
+)
 from .lang import (
     Acted,
     ActStep,
     AsyncStream,
     Backend,
+    Budget,
+    Graph,
+    Image,
     InvalidArguments,
     Meta,
     Program,
+    Replayed,
     Result,
+    Retry,
+    Running,
+    SavedState,
     State,
     Stream,
     Tool,
     ToolRun,
     Usage,
+    areplay,
     gen,
+    image,
+    load_state,
     program,
+    replay,
     select,
     set_backend,
+    set_learning,
     tool,
     use,
 )
+from .lang.learnt import keep_in as _keep_in
+from .runtime.env import cache_dir as _cache_dir
 
 if TYPE_CHECKING:
     from .lang.backends.http import BosquetServer
@@ -54,7 +78,11 @@ __all__ = [
     "Backend",
     "BosquetError",
     "BosquetServer",
+    "Budget",
+    "BudgetExceeded",
     "Engine",
+    "Graph",
+    "Image",
     "InvalidArguments",
     "Meta",
     "ModelLoadError",
@@ -62,9 +90,14 @@ __all__ = [
     "Overloaded",
     "Program",
     "ProgramError",
+    "Replayed",
     "RequestRejected",
     "Result",
+    "Retry",
+    "Running",
+    "SavedState",
     "State",
+    "StateInvalid",
     "Stream",
     "Tool",
     "ToolRun",
@@ -72,13 +105,21 @@ __all__ = [
     "Unsupported",
     "Usage",
     "__version__",
+    "areplay",
     "gen",
+    "image",
+    "load_state",
     "program",
+    "replay",
     "select",
     "set_backend",
+    "set_learning",
     "tool",
     "use",
 ]
+
+
+_keep_in(_cache_dir)  # what runs of programs have shown; the language may not know where
 
 
 def __getattr__(name: str) -> Any:

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import importlib.util
 import inspect
 import io
 import json
 import sys
 import typing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 import typer.core
@@ -23,6 +21,7 @@ from rich.markup import escape
 
 from . import __version__
 from .errors import BosquetError, ConfigError, ModelLoadError
+from .runtime.bench.cli import bench_app
 from .runtime.config import Allowed
 from .runtime.server.config import ServerConfig
 from .runtime.settings import EngineConfig
@@ -221,8 +220,10 @@ def run(
     """
     from rich.console import Console
 
-    program = _program(target)
-    arguments = dict(_argument(text) for text in arg)
+    from .lang.targets import argument, program_in
+
+    program = program_in(target)
+    arguments = dict(argument(text) for text in arg)
     try:
         program.check(**arguments)
     except TypeError as error:
@@ -237,74 +238,79 @@ def run(
         console.print("[bold]returned[/bold]", escape(repr(result.value)), highlight=False)
 
 
-bench_app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True)
 app.add_typer(bench_app, name="bench")
 
 
-@bench_app.callback()
-def bench(
-    context: typer.Context,
-    workload: Annotated[
-        list[str], typer.Option("--workload", "-w", help="single, prefill, streams, agents, json, tree, chat, few-shot")
+@bench_app.command("programs")
+def bench_programs(
+    program: Annotated[
+        list[str], typer.Option("--program", "-p", help="A program, agents, fork, overhead or transcripts; else all.")
     ] = [],  # noqa: B006
-    url: Annotated[str, typer.Option(help="A running server; empty: start one on the embedded model.")] = "",
-    against: Annotated[
-        list[str], typer.Option(help="In turn with vllm, llama.cpp, openvino, transformers, or NAME=URL that runs.")
-    ] = [],  # noqa: B006
-    peers: Annotated[str, typer.Option(help="The folder that holds those, see benchmarks/peers/README.md.")] = "peers",
-    rounds: Annotated[int, typer.Option(min=1, help="How often each workload is run; medians are printed.")] = 1,
-    out: Annotated[str, typer.Option(help="Write the results as JSON to this file, and a plot.")] = "",
-    profile: Annotated[bool, typer.Option(help="Show where a step's time goes, too.")] = False,
-) -> None:
-    """Measure a server: tokens per second, time to first token, time per token, valid JSON per second.
-
-    Without --url it starts a server of its own on the embedded model, and ends it.
-
-    \b
-    [dim]bosquet bench -w single -w streams --profile
-    bosquet bench --against vllm,llama.cpp --rounds 3 --out bench.json
-    bosquet bench --against other=http://127.0.0.1:8100
-    bosquet bench structured                 schemas, grammars and tools[/dim]
-    """
-    if context.invoked_subcommand is not None:
-        if workload or url or against or peers != "peers" or rounds != 1 or out or profile:
-            raise typer.BadParameter(f"options of {context.invoked_subcommand} come after its name")
-        return
-    from .runtime.bench.command import measure
-
-    measure(workload, url=url, against=against, peers=peers, rounds=rounds, out=out, profile=profile)
-
-
-@bench_app.command("structured")
-def bench_structured(
-    data: Annotated[
-        str, typer.Option(help="Schemas with instances, in the form of the MaskBench sample; empty: a small set.")
-    ] = "",
-    limit: Annotated[int, typer.Option(min=0, help="Take so many schemas, spread over the file; 0: all.")] = 0,
-    model: Annotated[str, typer.Option(help="Whose vocabulary grammars are compiled for.")] = "embedded",
-    url: Annotated[str, typer.Option(help="A running server; empty: start one on the model.")] = "",
-    serve: Annotated[bool, typer.Option("--server/--no-server", help="Measure streams on a server, too.")] = True,
-    rounds: Annotated[int, typer.Option(min=1, help="How often held and free streams take turns.")] = 3,
+    model: Annotated[str, typer.Option(help="What programs run on; embedded unless traces are replayed.")] = "",
+    url: Annotated[str, typer.Option(help="A running Bosquet server; empty: start one on the model.")] = "",
+    against: Annotated[list[str], typer.Option(help="In turn with vllm, ..., or NAME=URL, see bench.")] = [],  # noqa: B006
+    peers: Annotated[str, typer.Option(help="The folder that holds those.")] = "peers",
+    rounds: Annotated[int, typer.Option(min=1, help="How often each program is run.")] = 1,
+    trace: Annotated[list[str], typer.Option(help="Replay this file of requests, JSON lines or gzip.")] = [],  # noqa: B006
+    pools: Annotated[str, typer.Option(help="Sizes of its cache, as shares of the working set.")] = "0.1,0.25,0.5",
+    loads: Annotated[str, typer.Option(help="What its runs ask for, as shares of what can be computed.")] = "0.9,1.2",
+    conversations: Annotated[int, typer.Option(min=0, help="So many of its runs; 0: all.")] = 0,
+    scale: Annotated[int, typer.Option(min=1, help="Its lengths are divided by this.")] = 4,
     out: Annotated[str, typer.Option(help="Write the results as JSON to this file.")] = "",
 ) -> None:
-    """Measure structured output: what passes, what is refused, what masks and compiles cost.
+    """Measure how agent programs run, and how many of them are served.
 
-    Each schema is compiled strictly and relaxed. It passes if it compiles, every
-    valid instance can be written, token by token, and no invalid one can.
+    Programs of the literature on a server, in the language and on an OpenAI client; 24
+    agents with tools on a small cache; the pages of a fork; the language's overhead.
 
-    Then: new schemas of 2 KB; 128 tools in one request; and on a server, 16 streams
-    that are held to a schema beside 16 free ones, and valid JSON records a second.
-
-    A line of --data: {"id": …, "schema": …, "tests": [{"valid": …, "data": …}]}.
+    With --trace, and nothing that is said of programs: its runs, 24 at a time, on the
+    real scheduler and cache with a model that only takes time, beside first come, first
+    served with LRU, and what an offline optimum would have reused.
 
     \b
-    [dim]bosquet bench structured --no-server            a few seconds
-    bosquet bench structured --data sample.jsonl --limit 60 --rounds 1
-    bosquet bench structured --data sample.jsonl --out structured.json[/dim]
+    [dim]bosquet bench programs --against vllm --rounds 3 --out programs.json
+    bosquet bench programs -p react -p agents
+    bosquet bench programs --trace agents.jsonl.gz --pools 0.1 --loads 0.9 --conversations 48[/dim]
     """
-    from .runtime.bench.structured import measure
+    from .lang.classics_measured import OnServer, overhead
+    from .runtime.bench.programs import Language, Programs, Replays, measure
 
-    measure(data, limit=limit, model=model, url=url, serve=serve, rounds=rounds, out=out)
+    replays = Replays(traces=trace, pools=pools, loads=loads, runs=conversations, scale=scale)
+    programs = None
+    if model or url or program or against or not trace:
+        model = model or "embedded"
+        programs = Programs(names=program, model=model, url=url, against=against, peers=peers, rounds=rounds)
+    measure(replays, programs, Language(OnServer, overhead), out)
+
+
+Format = Literal["text", "mermaid", "dot", "svg", "json"]
+
+
+@app.command("compile")
+def compile_(
+    target: Annotated[str, typer.Argument(help="FILE:PROGRAM, such as examples/skeleton.py:advise")],
+    arg: Annotated[list[str], typer.Option("--arg", "-a", help="An argument of the program: name=value")] = [],  # noqa: B006
+    form: Annotated[Format, typer.Option("--format", "-f", help="What to write.")] = "text",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file.")] = None,
+    model: Annotated[str, typer.Option(help="Count tokens as this model does; empty: four characters a token.")] = "",
+    url: Annotated[str, typer.Option(help="Count tokens as this running Bosquet server does.")] = "",
+) -> None:
+    """Show what a program will do, without running it: its steps, what runs at once, tokens computed and saved.
+
+    The program is followed up to the line that needs a value which only a run has.
+    Arguments that are not given stay open.
+
+    \b
+    [dim]bosquet compile examples/skeleton.py:advise -a points=2
+    bosquet compile examples/skeleton.py:advise --model embedded
+    bosquet compile examples/tree_of_thought.py:search -f svg -o tree.svg[/dim]
+    """
+    from .lang.report import report
+    from .lang.targets import argument, program_in
+
+    program, arguments = program_in(target), dict(argument(text) for text in arg)
+    with _backend(model or "embedded", url) if model or url else nullcontext() as backend:
+        report(program, arguments, form, out, backend, url or model)
 
 
 @app.command()
@@ -345,36 +351,6 @@ def _backend(model: str, url: str) -> Any:
     from .runtime.local import LocalEngine
 
     return BosquetServer(url) if url else LocalEngine(model)
-
-
-def _program(target: str) -> Any:
-    path, _, name = target.rpartition(":")
-    if not path or not Path(path).is_file():
-        raise ConfigError(f"{target}: expected FILE:PROGRAM, with an existing file")
-    program = getattr(_load(Path(path)), name, None)
-    if not hasattr(program, "run"):
-        raise ConfigError(f"{path} has no program named {name}; decorate it with @bosquet.program")
-    return program
-
-
-def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _argument(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"--arg {text}: expected name=value")
-    try:
-        return name, json.loads(value)
-    except (ValueError, RecursionError):
-        return name, value
 
 
 def main() -> None:

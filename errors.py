@@ -9,6 +9,8 @@
     │   ├── UnknownModel           no such model here
     │   ├── NotAuthenticated       no key, or a wrong one
     │   ├── NotPermitted           the key's role does not allow this
+    │   ├── UnknownHandle          no such run or branch, or not of this tenant
+    │   ├── BranchBusy             the branch is in the middle of another step
     │   └── BodyTooLarge           the body is over the limit
     ├── Overloaded                 the queue is full; try again after `retry_after` seconds
     ├── Unavailable                the engine is starting, restarting, draining or gone
@@ -20,8 +22,11 @@
     ├── ConfigError                settings that contradict each other; one line, exit code 2
     ├── OutOfPages                 the page pool cannot give that many pages now; never leaves the engine
     ├── CacheCorrupt               an integrity check failed: our bug
+    ├── CacheFileRefused           a file or folder of the disk tier that is damaged, foreign or in use; never leaves the engine
     ├── Unsupported                a back end lacks a named capability
-    └── ProgramError               a call of a program failed; carries program, step and cause
+    ├── StateInvalid               a saved state that is damaged, or of another format or vocabulary
+    └── ProgramError               a call of a program failed; carries program, step, the prompt's end and cause
+        └── BudgetExceeded         the run had spent its budget; `limit` names which part of it
 
 Asserts are for our own bugs only. The HTTP status of each class stands in one table, `runtime/server/errors.py`.
 """
@@ -87,6 +92,18 @@ class NotPermitted(RequestRejected):
     """The key's role does not allow this."""
 
     code = "permission_denied"
+
+
+class UnknownHandle(RequestRejected):
+    """No such run or branch: it is over, has expired, or belongs to another tenant."""
+
+    code = "handle_not_found"
+
+
+class BranchBusy(RequestRejected):
+    """The branch is in the middle of another step."""
+
+    code = "branch_busy"
 
 
 class BodyTooLarge(RequestRejected):
@@ -163,6 +180,12 @@ class CacheCorrupt(BosquetError):
     code = "cache_corrupt"
 
 
+class CacheFileRefused(BosquetError):
+    """A file or folder of the disk tier is damaged, foreign or in use. What it holds is computed instead."""
+
+    code = "cache_file_refused"
+
+
 class Unsupported(BosquetError):
     """A back end was asked for something that it cannot do. `capability` names it."""
 
@@ -173,22 +196,42 @@ class Unsupported(BosquetError):
         self.capability = capability
 
 
+class StateInvalid(BosquetError):
+    """A saved state cannot be gone on from: it is damaged, of another format, or its ids are of another vocabulary."""
+
+    code = "state_invalid"
+
+
 class ProgramError(BosquetError):
-    """A call inside a program failed. `__cause__` is the original exception."""
+    """A call inside a program failed. `__cause__` is the original exception. `prompt` is the end of what the model was
+    to go on from, as far as it was known; a traceback shows it too."""
 
     code = "program_error"
 
-    def __init__(self, message: str, *, program: str, step: str) -> None:
+    def __init__(self, message: str, *, program: str, step: str, prompt: str = "") -> None:
         super().__init__(message)
         self.program = program
         self.step = step
+        self.prompt = prompt
+        if prompt:
+            self.add_note(f"the prompt of {step!r} ended with {prompt!r}")
+
+
+class BudgetExceeded(ProgramError):
+    """The run had spent its budget. `limit` is "tokens", "calls" or "seconds"."""
+
+    code = "budget_exceeded"
+
+    def __init__(self, message: str, *, program: str, step: str, limit: str, prompt: str = "") -> None:
+        super().__init__(message, program=program, step=step, prompt=prompt)
+        self.limit = limit
 
 
 _BY_CODE: dict[str, type[RequestRejected]] = {
     cls.code: cls
     for cls in (
         RequestRejected, InvalidParameter, PromptTooLong, GrammarInvalid, TemplateFailed, UnknownModel,
-        NotAuthenticated, NotPermitted, BodyTooLarge,
+        NotAuthenticated, NotPermitted, UnknownHandle, BranchBusy, BodyTooLarge,
     )
 }  # fmt: skip
 

@@ -188,6 +188,7 @@ class Request(Struct, kw_only=True, omit_defaults=True):
     timeout_s: float | None = None  # from arrival at the engine; passed: finish "abort"
     reuse: bool = True  # False: neither read nor fill the prefix cache
     ahead: Ahead = Ahead()
+    speculation: tuple[str, ...] = ("forced", "suffix")  # where drafts may come from; the answer is the same
 
 
 class TokenLogprob(Struct, array_like=True):
@@ -300,11 +301,17 @@ class Stats(Struct, kw_only=True):
     computed_tokens: int = 0
     generated_tokens: int = 0
     evicted_pages: int = 0
+    disk_pages: int = 0  # on disk now
+    disk_pages_read: int = 0  # that came back to the cache
+    disk_pages_written: int = 0
+    disk_pages_refused: int = 0  # damaged, unwritable, or evicted faster than they could be written
     step_seconds: float = 0.0
     forward_seconds: float = 0.0
     schedule_seconds: float = 0.0
     sample_seconds: float = 0.0
     mask_seconds: float = 0.0
+    drafted_tokens: dict[str, int] = field(default_factory=dict)  # by source: draft tokens that were reached
+    accepted_tokens: dict[str, int] = field(default_factory=dict)  # and of these, those that were right
     stage_seconds: dict[str, float] = field(default_factory=dict)  # parts of the forward pass, where kernels tell
 
 

@@ -96,6 +96,9 @@ class AfterMarkerMatcher:
     def forced_tokens(self) -> list[int]:
         return [] if self._open else self._inner.forced_tokens()
 
+    def forced_text(self) -> str:
+        return "" if self._open else self._inner.forced_text()
+
 
 class AfterMarker:
     """See `base.Compiled`."""

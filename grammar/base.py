@@ -43,6 +43,10 @@ class Matcher(Protocol):
     def forced_tokens(self) -> list[int]:
         """Ids that the grammar leaves no choice about, from here on; empty when it does."""
 
+    def forced_text(self) -> str:
+        """Text that the grammar leaves no choice about, from here on, as far as its engine can tell. Which tokens it is
+        written with may be open, and it may end inside one."""
+
 
 class Compiled(Protocol):
     """A grammar ready for a vocabulary; shared by requests, immutable."""

@@ -103,6 +103,9 @@ class LlguidanceCore:
         else:
             self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
 
+    def forced_text(self) -> bytes:
+        return b"" if self._matcher.is_stopped() else bytes(self._matcher.compute_ff_bytes())
+
     def rollback(self, n: int) -> None:
         self._matcher.rollback(n)
 

@@ -36,6 +36,9 @@ class Core(Protocol):
     def fill(self, row: MaskRow) -> None:
         """Overwrite the bits of all tokens of text; the others may hold anything."""
 
+    def forced_text(self) -> bytes:
+        """Bytes that must come next; none where the engine does not say."""
+
     def rollback(self, n: int) -> None:
         """Undo the last n tokens, 1 ≤ n ≤ those accepted."""
 
@@ -118,6 +121,11 @@ class TextMatcher:
             forced.append(token)
         self.rollback(len(forced))
         return forced
+
+    def forced_text(self) -> str:
+        if self._ended or self._states[-1]:  # in the middle of a character
+            return ""
+        return self._core.forced_text().decode(errors="ignore")
 
 
 def only_bit(row: MaskRow) -> int | None:

@@ -122,6 +122,9 @@ class OutlinesCore:
     def fill(self, row: MaskRow) -> None:
         row[:] = self._automaton.row(self._states[-1])
 
+    def forced_text(self) -> bytes:
+        return b""
+
     def rollback(self, n: int) -> None:
         del self._states[-n:]
 

@@ -98,6 +98,10 @@ class XgrammarCore:
     def fill(self, row: MaskRow) -> None:
         self._matcher.fill_next_token_bitmask(row)
 
+    def forced_text(self) -> bytes:
+        text: str = self._matcher.find_jump_forward_string()
+        return text.encode()
+
     def rollback(self, n: int) -> None:
         self._matcher.rollback(n)
 

@@ -18,6 +18,8 @@ from torch import Tensor
 
 PAGE = 16
 
+Bytes = npt.NDArray[np.uint8]
+
 
 class AttentionRow(NamedTuple):
     """One sequence in a pass: `length` query tokens at positions start … start + length - 1 over `pages`.
@@ -104,6 +106,9 @@ class Ops(Protocol):
 
     name: str
 
+    identity: str
+    """What the bits of keys and values depend on, besides model, tokens and types: equal names promise equal bits."""
+
     keeps_blocks: bool
     """`pack_linear` takes `Blocks` and computes with them as they are, so that nothing is dequantized at load."""
 
@@ -167,6 +172,16 @@ class Ops(Protocol):
 
     def copy_pages(self, kv: Any, copies: Sequence[tuple[int, int, int]]) -> None:
         """For each (src, dst, n): the first n slots of page src to page dst, in all layers."""
+
+    def page_bytes(self, kv: Any) -> int:
+        """How many bytes one page is in `read_pages`."""
+
+    def read_pages(self, kv: Any, pages: Sequence[int]) -> Bytes:
+        """All that these pages hold, in all layers, scales included: a copy, [n, page_bytes]. What the bytes mean is the
+        back end's own business; `identity` and the storage's sizes and type say who else may take them."""
+
+    def write_pages(self, kv: Any, pages: Sequence[int], data: Bytes) -> None:
+        """Fill pages, each named once, with what `read_pages` gave: data [n, page_bytes]."""
 
     def move_slots(self, kv: Any, src: Tensor, dst: Tensor) -> None:
         """Copy slots src [n] to dst [n] in all layers, as if all were read before any is written (`kv_move`)."""

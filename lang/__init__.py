@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any
 from ..types import Call, Chunk, Message
 from .acting import Acted, ActStep
 from .backend import CAPABILITIES, TOKEN_CAPABILITIES, Backend, TokenBackend
+from .budget import Budget
 from .defaults import set_backend, use
-from .expressions import Expression, Sampling, gen, select
+from .expressions import Expression, Image, Sampling, gen, image, select
+from .graph import Graph
+from .learnt import set_learning
 from .program import Program, program
+from .replay import Replayed, areplay, replay
 from .result import Result
+from .retry import Retry
 from .run import Usage
+from .running import Running
+from .saved import SavedState, load_state
 from .state import State
 from .stream import AsyncStream, Stream
 from .tool import InvalidArguments, Tool, tool
@@ -33,26 +40,38 @@ __all__ = [
     "AsyncStream",
     "Backend",
     "BosquetServer",
+    "Budget",
     "Call",
     "Chunk",
     "Expression",
+    "Graph",
+    "Image",
     "InvalidArguments",
     "Message",
     "Meta",
     "OpenAICompatible",
     "Program",
+    "Replayed",
     "Result",
+    "Retry",
+    "Running",
     "Sampling",
+    "SavedState",
     "State",
     "Stream",
     "TokenBackend",
     "Tool",
     "ToolRun",
     "Usage",
+    "areplay",
     "gen",
+    "image",
+    "load_state",
     "program",
+    "replay",
     "select",
     "set_backend",
+    "set_learning",
     "tool",
     "use",
 ]

@@ -6,17 +6,18 @@ Knows nothing of how calls are written in a prompt, which is the backend's. Awai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
+from ..prompts.transcript import Close, Op, Open, Transcript, Write
 from ..types import Origin, ToolUse
 from . import arguments
-from .calls import Answer, Made, generate, parsed, require_sampling
-from .expressions import Sampling, checked
+from .calls import Answer, Heard, Made, Span, generate, parsed, require_sampling, reseeded
+from .expressions import Sampling, checked, sampling_params
+from .retry import Retry, checked_retry, tried
 from .run import Run
 from .tool import Tool, checked_tools
 from .tool_runs import ToolRun, Workplace
-from .transcript import Close, Op, Open, Transcript, Write
 from .typed import Shape
 from .values import Meta
 
@@ -75,6 +76,7 @@ class Act:
     choice: str
     parallel: bool
     timeout: float | None
+    retry: Retry | None
     sampling: Sampling
     answer: Shape
     place: Workplace
@@ -87,6 +89,7 @@ def acting(
     tool_choice: str,
     parallel: bool,
     timeout: float | None,
+    retry: int | Retry | None,
     answer: Shape,
     sampling: Sampling,
 ) -> Act:
@@ -105,6 +108,7 @@ def acting(
         choice=choice,
         parallel=arguments.flag("s.act: parallel", parallel),
         timeout=arguments.seconds("s.act: timeout", timeout),
+        retry=checked_retry("s.act: retry", retry),
         sampling=checked(sampling, "s.act"),
         answer=answer,
         place=Workplace(),
@@ -123,7 +127,9 @@ async def act(run: Run, transcript: Transcript, piece: Act, origin: Origin) -> A
     """Carry it out. Raises what the backend raises, and `DeadlineExceeded`; never what a tool raises. An answer that is
     not what the schema says, which only backends give that do not hold to it, is `wrong`."""
     specs = tuple(tool.spec for tool in piece.tools.values())
-    transcript = transcript.with_tools(specs)
+    told = transcript.with_tools(specs)
+    anew, transcript = told is not transcript, told
+    spans: list[Span] = []
     steps: list[ActStep] = []
     choice = piece.choice
     stopped: Stopped | None = None
@@ -132,6 +138,7 @@ async def act(run: Run, transcript: Transcript, piece: Act, origin: Origin) -> A
         transcript = made.transcript
         cut = made.meta.finish == "length"
         steps.append(step)
+        spans.append(made.span)
         choice = "auto"  # a model that must call again and again could never answer
         if cut:
             stopped = "length"
@@ -141,24 +148,49 @@ async def act(run: Run, transcript: Transcript, piece: Act, origin: Origin) -> A
             stopped = "max_steps"
     value = wrong = None
     if stopped == "answer" and piece.answer.parse is not None:
-        _, _, value, wrong = parsed(made, piece.answer.parse)
+        found = parsed(made, piece.answer.parse)
+        value, wrong = found.value, found.wrong
     acted = Acted(text=steps[-1].text, steps=tuple(steps), stopped=stopped, value=value)
-    return Answer(transcript, _together(acted), acted, wrong)
+    return Answer(transcript, _together(acted), acted, wrong, tuple(spans), anew)
 
 
 async def _step(run: Run, transcript: Transcript, piece: Act, use: ToolUse, origin: Origin) -> tuple[Made, ActStep]:
     """One answer, with the transcript after the results of its calls, and what it has come to."""
     opened = transcript.write([Open("assistant")])
-    made = await generate(
-        run, opened, origin, piece.sampling, grammar=piece.answer.grammar, tools=use, timeout=piece.timeout
-    )
-    run.usage.add(made.meta)
+    made, failures = await _answer(run, opened, piece, use, origin)
     runs = () if made.meta.finish == "length" else await piece.place.run(piece.tools, made.calls, piece.parallel)
     ops: list[Op] = [Close()]
     for done in runs:
         ops += [Open("tool", done.id, done.name), *([Write(done.text)] if done.text else []), Close()]
-    step = ActStep(text=made.content, calls=runs, meta=made.meta)
-    return made._replace(transcript=made.transcript.write(ops)), step
+    meta = replace(made.meta, failures=failures)
+    return made._replace(transcript=made.transcript.write(ops)), ActStep(text=made.content, calls=runs, meta=meta)
+
+
+class _Attempt(NamedTuple):
+    made: Made
+    wrong: Exception | None
+
+
+async def _answer(
+    run: Run, opened: Transcript, piece: Act, use: ToolUse, origin: Origin
+) -> tuple[Made, tuple[Exception, ...]]:
+    """What the model answers, and why earlier attempts came to nothing: tools run only once an answer is accepted."""
+    params = sampling_params(run.defaults, piece.sampling)
+    heard = Heard(run, origin, wait=piece.retry is not None)
+
+    async def attempt(number: int) -> _Attempt:
+        heard.forget()
+        made = await generate(
+            run, opened, origin, reseeded(params, number), heard.hear,
+            grammar=piece.answer.grammar, tools=use, timeout=piece.timeout,
+        )  # fmt: skip
+        over = not made.calls and made.meta.finish != "length" and piece.answer.parse is not None
+        return _Attempt(made, parsed(made, piece.answer.parse).wrong if over and piece.answer.parse else None)
+
+    varies = params.temperature > 0 or not run.carries_tokens
+    (made, _), failures = await tried(piece.retry, attempt, varies=varies)
+    heard.release()
+    return made, failures
 
 
 def _together(acted: Acted) -> Meta:
@@ -174,5 +206,7 @@ def _together(acted: Acted) -> Meta:
         completion_tokens=sum(meta.completion_tokens for meta in metas),
         logprobs=metas[-1].logprobs,
         relaxed=tuple(dict.fromkeys(relaxed for meta in metas for relaxed in meta.relaxed)),
+        reasoning=metas[-1].reasoning,
+        failures=tuple(failure for meta in metas for failure in meta.failures),
         seconds=sum(meta.seconds for meta in metas),
     )

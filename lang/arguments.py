@@ -1,8 +1,8 @@
-"""Types of what a program's author hands to the language, checked on the line where it is written.
+"""Types and ranges of what a program's author hands to the language, checked on the line where it is written.
 
 Each check returns the value as the rest of the language wants it, or raises a TypeError or ValueError of one sentence
-that begins with `where`: the function and the argument, such as "gen: stop". Knows nothing of ranges, which are the
-backend's, nor of what an argument is for.
+that begins with `where`: the function and the argument, such as "gen: stop". Ranges are those of `types`; what depends
+on the model, such as the largest token id, is left to the backend. Knows nothing of what an argument is for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ import operator
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from ..types import LONGEST_STOP, MOST_STOPS, SAMPLING_RANGES, Range
+
+N = TypeVar("N", int, float)
+
+_IDS = Range(0, 2**31)
 
 
 def wrong_type(where: str, wanted: str, value: object) -> TypeError:
@@ -44,6 +50,18 @@ def finite(where: str, value: Any) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{where} must be a finite number, not {number}")
     return number
+
+
+def within(where: str, number: N, allowed: Range) -> N:
+    """The number, if it lies in the range."""
+    if not allowed.holds(number):
+        raise ValueError(f"{where} must be {allowed}, not {number}")
+    return number
+
+
+def count(where: str, value: Any, most: int = 2**31) -> int:
+    """A whole number of things, at least one and at most so many."""
+    return within(where, whole(where, value), Range(1, most))
 
 
 def seconds(where: str, value: Any) -> float | None:
@@ -101,40 +119,58 @@ def half_character(value: str) -> str | None:
 
 
 def _stops(where: str, value: Any) -> list[str]:
-    return texts(where, [value] if isinstance(value, str) else value, "a string or a list of strings")
+    found = texts(where, [value] if isinstance(value, str) else value, "a string or a list of strings")
+    if len(found) > MOST_STOPS or any(len(stop.encode()) > LONGEST_STOP for stop in found):
+        raise ValueError(f"{where} must be at most {MOST_STOPS} strings of at most {LONGEST_STOP} bytes")
+    return found
+
+
+def _token_id(where: str, value: Any) -> int:
+    return within(f"{where}: a token id", whole(f"{where}: a token id", value), _IDS)
 
 
 def _token_ids(where: str, value: Any) -> list[int]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise wrong_type(where, "a list of token ids", value)
-    return [whole(f"{where}: a token id", token) for token in value]
+    return [_token_id(where, token) for token in value]
 
 
 def _bias(where: str, value: Any) -> dict[int, float]:
     if not isinstance(value, Mapping):
         raise wrong_type(where, "a dict from token ids to numbers", value)
-    return {whole(f"{where}: a token id", token): finite(f"{where}: a bias", bias) for token, bias in value.items()}
+    return {_token_id(where, token): finite(f"{where}: a bias", bias) for token, bias in value.items()}
 
 
 def _whole_or_none(where: str, value: Any) -> int | None:
     return None if value is None else whole(where, value)
 
 
+def _number(name: str, check: Callable[[str, Any], Any], allowed: Range | None = None) -> Callable[[str, Any], Any]:
+    span = SAMPLING_RANGES[name] if allowed is None else allowed
+
+    def checked(where: str, value: Any) -> Any:
+        number = check(where, value)
+        return None if number is None else within(where, number, span)
+
+    return checked
+
+
 SAMPLING: Final[dict[str, Callable[[str, Any], Any]]] = {
-    "max_tokens": whole,
-    "min_tokens": whole,
-    "temperature": finite,
-    "top_k": whole,
-    "top_p": finite,
-    "min_p": finite,
-    "presence_penalty": finite,
-    "frequency_penalty": finite,
-    "repetition_penalty": finite,
+    "max_tokens": _number("max_tokens", whole, SAMPLING_RANGES["max_tokens"]._replace(low=1)),
+    "min_tokens": _number("min_tokens", whole),
+    "temperature": _number("temperature", finite),
+    "top_k": _number("top_k", whole),
+    "top_p": _number("top_p", finite),
+    "min_p": _number("min_p", finite),
+    "presence_penalty": _number("presence_penalty", finite),
+    "frequency_penalty": _number("frequency_penalty", finite),
+    "repetition_penalty": _number("repetition_penalty", finite),
     "logit_bias": _bias,
-    "seed": _whole_or_none,
+    "seed": _number("seed", _whole_or_none),
     "stop": _stops,
     "stop_token_ids": _token_ids,
     "ignore_eos": flag,
-    "logprobs": _whole_or_none,
+    "logprobs": _number("logprobs", _whole_or_none),
 }
-"""The check of each field of `expressions.Sampling`. None, where it is allowed, takes a program's default back."""
+"""The check of each field of `expressions.Sampling`. None, where it is allowed, takes a program's default back. A
+generation of no tokens is none, so `max_tokens` begins at 1."""

@@ -10,7 +10,8 @@ import reprlib
 from collections.abc import AsyncGenerator, Sequence, Set
 from typing import Final, Protocol
 
-from ..types import Call, Chunk, Message, Origin, Segment, ToolSpec
+from ..prompts.text_side import TextSide
+from ..types import Call, Chunk, Origin
 
 CAPABILITIES: Final[dict[str, str]] = {
     "tokens": "prompts as token ids",
@@ -26,6 +27,8 @@ CAPABILITIES: Final[dict[str, str]] = {
     "lark": "output held to a grammar in Lark's notation",
     "structural_tag": "output held to a structural format",
     "tools": "tools that the model may call",
+    "reasoning": "reasoning told apart from the answer",
+    "images": "pictures in the prompt",
     "logprobs": "log-probabilities of the generated tokens",
     "top_logprobs": "log-probabilities of other tokens besides the generated ones",
     "min_tokens": "a least number of tokens",
@@ -42,7 +45,7 @@ CAPABILITIES: Final[dict[str, str]] = {
 """Every name that `Backend.capabilities` may hold, and what it stands for. All backends have temperature, top_p,
 max_tokens and stop strings."""
 
-TOKEN_CAPABILITIES: Final = frozenset(CAPABILITIES) - {"messages"}
+TOKEN_CAPABILITIES: Final = frozenset(CAPABILITIES) - {"messages", "images"}
 """What an engine of ours can do."""
 
 
@@ -62,28 +65,16 @@ class Backend(Protocol):
         """The chunks of one generation; the last says `finish`. Closing the generator cancels the call and frees what
         it held. With `call.tools` (capability "tools"), the answer is held to free text and whole calls, as `choice`
         and `parallel` say, and the arguments of each call to its tool's schema, as far as the backend can hold any
-        output; the chunks tell the calls. Raises `RequestRejected`, `Overloaded`, `Unavailable`, `DeadlineExceeded`."""
+        output; the chunks tell the calls. With `call.reasoning` (capability "reasoning") the chunks tell apart what is
+        thought and what is answered; a model that does not reason thinks nothing. Raises `RequestRejected`,
+        `Overloaded`, `Unavailable`, `DeadlineExceeded`."""
 
 
-class TokenBackend(Backend, Protocol):
+class TokenBackend(Backend, TextSide, Protocol):
     """A backend whose prompts are token ids."""
 
-    async def encode(self, segments: Sequence[Segment]) -> list[int]:
-        """Ids of the segments, encoded as one text without anything added. Only `control` segments yield control
-        tokens."""
-
-    async def decode(self, ids: Sequence[int]) -> str:
-        """Text of the ids, without control tokens; an unfinished character becomes U+FFFD."""
-
-    async def text_start(self) -> list[int]:
-        """The ids that stand before a plain text (a begin-of-text token, for models that want one), or none."""
-
-    async def render(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool, tools: Sequence[ToolSpec] = ()
-    ) -> list[Segment]:
-        """The chat template's text for the messages, contents not `control`. With `tools`, also what the model is to
-        be told of them, in a way that goes with how calls are written by `generate`; contents of the assistant's turns
-        are then given as they were generated, calls included. Raises `TemplateFailed`."""
+    async def end(self, run: str) -> None:
+        """No call of this run will come any more: what is kept for it may go. Unknown runs are ignored."""
 
     async def score(self, ids: Sequence[int], choices: Sequence[Sequence[int]], origin: Origin) -> list[list[float]]:
         """For each choice the log-probability of each of its tokens, when the choice follows `ids` (not empty)."""

@@ -12,19 +12,24 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import InvalidParameter, ProgramError
+from ..prompts.tokens import encode_for_fork
+from ..prompts.transcript import Close, Op, Open, Transcript, Write
 from ..types import Origin
 from .acting import Act, act, require_acting
 from .arguments import half_character
-from .calls import Answer, ask, require
-from .expressions import Gen, Select
+from .budget import Spent
+from .calls import Answer, Span, ask, require
+from .expressions import Gen, Image, Piece, Select
 from .loop import language_loop
 from .run import Run
-from .tokens import encode_for_fork
-from .transcript import Close, Op, Open, Transcript, Write
-from .values import Gathered, Given, Meta, Promised, Variable
+from .values import Gathered, Given, Promised, Variable
 
 Point = asyncio.Future[Transcript | ProgramError]
 """A transcript to come, or why it will not. Touched on the language's loop only, once it is shared."""
+
+
+_SHOWN = 200
+"""Characters at the end of a prompt that an error carries."""
 
 
 class Branch:
@@ -41,6 +46,7 @@ class Branch:
         self.run = run
         self.path = path
         self.own: dict[str, Variable] = {}
+        self.spans: list[Span] = []  # what was generated here, as far as its ids are still those of the branch
         self.role = role  # of the open turn
         self._inherited = dict(inherited or {})
         self._tail = start if start is not None else _at(Transcript())
@@ -51,6 +57,22 @@ class Branch:
         self._children = 0
         self._joined = False
         self._turn_text = False
+
+    @classmethod
+    def after(
+        cls, run: Run, transcript: Transcript, variables: Mapping[str, Variable], spans: Sequence[Span]
+    ) -> Branch:
+        """A main branch that goes on from what another run has left."""
+        role = transcript.turns[-1].role if transcript.open else None
+        branch = cls(run, start=_at(transcript), role=role)
+        branch.own, branch.spans = dict(variables), list(spans)
+        branch._chat = True if transcript.turns else False if transcript.plain else None
+        branch._turn_text = bool(transcript.open and transcript.turns[-1].text)
+        return branch
+
+    def begin(self, transcript: Transcript) -> None:
+        """Take another transcript to go on from. Nothing has been written yet."""
+        self._tail = _at(transcript)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -78,21 +100,22 @@ class Branch:
             self._pending.append(Write(text))
             self._turn_text = True
 
+    def check(self, piece: Piece) -> None:
+        """Raises `Unsupported` for what the run's backend cannot do."""
+        if isinstance(piece, Image):
+            self.run.refuse("images")
+        if not isinstance(piece, str):
+            require(self.run, piece)
+
     def call(self, piece: Gen | Select) -> None:
         """Start a call. Raises `Unsupported`; every later failure is raised where the value is read."""
         self._check_place()
-        require(self.run, piece)
+        self.check(piece)
         if not self.run.carries_tokens and (self._turn_text or self.role != "assistant"):
             self.run.require("continue")
         self._calls += 1
         self._turn_text = True
-
-        async def answer(transcript: Transcript, origin: Origin) -> Answer:
-            answer = await ask(self.run, transcript, piece, origin)
-            self.run.usage.add(answer.meta)
-            return answer
-
-        self._promise(piece.name, answer)
+        self._promise(piece, lambda transcript, origin: ask(self.run, transcript, piece, origin))
 
     def act(self, piece: Act) -> None:
         """Start turns of the assistant's and of tools. Raises `Unsupported`; later failures as `call`."""
@@ -105,25 +128,31 @@ class Branch:
             raise RuntimeError("s.act answers a turn: write s.user(...) before it")
         require_acting(self.run, piece)
         self._calls += 1
-        self._promise(piece.name, lambda transcript, origin: act(self.run, transcript, piece, origin))
+        self._promise(piece, lambda transcript, origin: act(self.run, transcript, piece, origin))
 
-    def _promise(self, name: str | None, ask: Callable[[Transcript, Origin], Awaitable[Answer]]) -> None:
-        """Put a step at the end of the branch whose value is the variable `name`."""
+    def _promise(self, piece: Gen | Select | Act, ask: Callable[[Transcript, Origin], Awaitable[Answer]]) -> None:
+        """Put a step at the end of the branch whose value is the variable that the piece names."""
+        name = piece.name
         step = name or f"#{self._calls}"
+        written = self.run.journal.written(self.path, self._calls, step)
         promise = Promised()
         if name:
             self.own[name] = promise
         origin = self.run.origin(self.path, step)
 
         async def work(transcript: Transcript) -> Transcript:
+            self.run.journal.begin(written)
             answer = await ask(transcript, origin)
+            if answer.anew:
+                self.spans.clear()
+            self.spans += answer.spans
             if answer.wrong is None:
                 promise.keep(answer.value, answer.meta)
             else:
-                fail(self.run.error(self.path, step, answer.wrong), answer.meta)
+                fail(self.run.error(self.path, step, answer.wrong, _end_of(transcript)), answer.meta)
             return answer.transcript
 
-        def fail(error: ProgramError, meta: Meta | None = None) -> None:
+        def fail(error: ProgramError, meta: Any = None) -> None:
             self.run.broken.append(promise)
             promise.fail(error, meta)
             self.run.hear(self.path, step, error)
@@ -141,7 +170,9 @@ class Branch:
             self._advance("fork", self._settle, lambda error: None)
         first, self._children = self._children, self._children + count
         known = {**self._inherited, **self.own}
-        return [self._child(str(first + i), known) for i in range(count)]
+        children = [self._child(str(first + i), known) for i in range(count)]
+        self.run.journal.forked(self.path, self._calls, [child.path for child in children])
+        return children
 
     def _child(self, name: str, known: Mapping[str, Variable]) -> Branch:
         path = f"{self.path}.{name}" if self.path else name
@@ -205,25 +236,31 @@ class Branch:
         ops, self._pending = tuple(self._pending), []
         self._tail = after
 
-        def give_up(cause: BaseException) -> None:
-            error = self.run.error(self.path, step, cause)
+        def give_up(cause: BaseException, reached: Transcript | None = None) -> None:
+            error = self.run.error(self.path, step, cause, "" if reached is None else _end_of(reached))
             fail(error)
             after.set_result(error)
 
         async def go() -> None:
+            reached: Transcript | None = None
             try:
-                point = await asyncio.shield(before)
-                if isinstance(point, ProgramError):
-                    raise _NotRun(point)
-                _check_text(ops)
-                after.set_result(await work(point.write(ops)))
+                async with self.run.ledger.in_time():
+                    point = await asyncio.shield(before)
+                    if isinstance(point, ProgramError):
+                        raise _NotRun(point)
+                    reached = point.write(ops)
+                    _check_text(ops)
+                    done = await work(reached)
+                after.set_result(done)
             except _NotRun as skipped:
                 give_up(skipped.error)
             except asyncio.CancelledError as cancelled:
-                give_up(cancelled)
+                give_up(cancelled, reached)
                 raise
             except Exception as error:  # whatever a backend raises is raised again where the value is read
-                give_up(error)
+                give_up(error, reached)
+                if isinstance(error, Spent):
+                    self.run.cancel()
 
         def never_ran() -> None:
             if not after.done():
@@ -259,6 +296,11 @@ def _check_text(ops: Sequence[Op]) -> None:
     for op in ops:
         if isinstance(op, Write) and (fault := half_character(op.text)) is not None:
             raise InvalidParameter(f"the text {reprlib.repr(op.text)} {fault}")
+
+
+def _end_of(transcript: Transcript) -> str:
+    text = transcript.text
+    return text if len(text) <= _SHOWN else f"…{text[-_SHOWN:]}"
 
 
 def _at(transcript: Transcript) -> Point:

@@ -1,4 +1,5 @@
-"""One `gen` or `select`, from a transcript to the transcript after it. Awaited on the language's loop.
+"""One `gen` or `select`, from a transcript to the transcript after it: its samples, and the attempts at each. Awaited
+on the language's loop.
 
 Knows nothing of branches or of the order of calls.
 """
@@ -7,30 +8,64 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec import structs
 
 from ..errors import BosquetError, DeadlineExceeded, Unavailable
-from ..types import Call, Chunk, GrammarSpec, Origin, Relaxed, SamplingParams, Segment, TokenLogprob, ToolCall, ToolUse
-from .choose import Chosen, by_gain, by_mean, greedily
+from ..prompts.choose import choose
+from ..prompts.tokens import encode, kept_ids
+from ..prompts.transcript import Transcript
+from ..types import (
+    SAMPLING_RANGES,
+    Call,
+    Chunk,
+    GrammarSpec,
+    Origin,
+    Relaxed,
+    SamplingParams,
+    TokenLogprob,
+    ToolCall,
+    ToolUse,
+)
 from .expressions import Gen, Sampling, Select, sampling_params
+from .retry import tried
 from .run import Run
-from .tokens import encode, keep_before_stop
-from .transcript import Transcript
 from .typed import Parse
 from .values import Meta
 
+T = TypeVar("T")
+
 _ALWAYS = {"max_tokens", "temperature", "top_p", "stop"}
+_PLAIN = SamplingParams()
+
+
+class Span(NamedTuple):
+    """One generation in a branch: at which of the branch's ids it began, the ids that came, and what was asked for."""
+
+    step: str
+    start: int
+    ids: tuple[int, ...]
+    sampling: SamplingParams
+    grammar: GrammarSpec | None = None
+    tools: ToolUse | None = None
+    reasoning: bool = False
 
 
 class Answer(NamedTuple):
-    """`wrong` says why the text of a call that went well has no value."""
+    """`meta` is a list where the value is one of samples. `wrong` says why the text of a call that went well has no
+    value. `spans` are the generations in it; where the transcript was encoded `anew`, those before it have gone."""
 
     transcript: Transcript
-    meta: Meta
+    meta: Any
     value: Any = None
     wrong: Exception | None = None
+    spans: tuple[Span, ...] = ()
+    anew: bool = False
 
 
 class Made(NamedTuple):
@@ -40,6 +75,7 @@ class Made(NamedTuple):
     meta: Meta
     content: str
     calls: tuple[ToolCall, ...]
+    span: Span
 
 
 def require(run: Run, piece: Gen | Select) -> None:
@@ -49,32 +85,113 @@ def require(run: Run, piece: Gen | Select) -> None:
         return
     if piece.shape.grammar is not None:
         run.require(piece.shape.grammar.kind)
+    if piece.reasoning:
+        run.require("reasoning")
     require_sampling(run, piece.sampling)
 
 
 def require_sampling(run: Run, sampling: Sampling) -> None:
     """Raises `Unsupported` for a way of sampling that the run's backend does not have."""
+    said = {*run.defaults, *sampling} - _ALWAYS
+    if not said:
+        return
     params = sampling_params(run.defaults, sampling)
-    for name in SamplingParams.__struct_fields__:
-        changed = getattr(params, name) != getattr(SamplingParams(), name)
-        if changed and name not in _ALWAYS:
+    for name in sorted(said):
+        if getattr(params, name) != getattr(_PLAIN, name):
             run.require(name)
     if params.logprobs:
         run.require("top_logprobs")
 
 
 async def ask(run: Run, transcript: Transcript, piece: Gen | Select, origin: Origin) -> Answer:
-    """Carry it out. Raises what the backend raises, and `DeadlineExceeded`."""
+    """Carry it out. Raises what the backend raises, `DeadlineExceeded` and `Spent`."""
+    transcript = await _encoded(run, transcript)
     if isinstance(piece, Select):
-        transcript = await _encoded(run, transcript)
+        return await _choice(run, transcript, piece, origin)
+    if piece.n is None:
+        return await _sample(run, transcript, piece, origin, 0)
+    samples = await together([_sample(run, transcript, piece, origin, i) for i in range(piece.n)])
+    return Answer(
+        samples[0].transcript,
+        [sample.meta for sample in samples],
+        [sample.value for sample in samples],
+        next((sample.wrong for sample in samples if sample.wrong is not None), None),
+        tuple(span for sample in samples for span in sample.spans),
+    )
+
+
+async def _sample(run: Run, transcript: Transcript, piece: Gen, origin: Origin, place: int) -> Answer:
+    """The sample at one place of those that are wanted; only the first is heard, since it is the one to go on with."""
+    params = sampling_params(run.defaults, piece.sampling)
+    heard = Heard(run, origin, wait=piece.retry is not None, mute=place > 0)
+
+    async def attempt(number: int) -> Answer:
+        heard.forget()
+        made = await generate(
+            run, transcript, origin, reseeded(params, number * (piece.n or 1) + place), heard.hear,
+            grammar=piece.shape.grammar, reasoning=piece.reasoning, timeout=piece.timeout,
+        )  # fmt: skip
+        if piece.shape.parse is None:
+            return Answer(made.transcript, made.meta, made.content, spans=(made.span,))
+        return parsed(made, piece.shape.parse, params.max_tokens)
+
+    varies = params.temperature > 0 or not run.carries_tokens
+    answer, failures = await tried(piece.retry, attempt, varies=varies)
+    heard.release()
+    return answer._replace(meta=replace(answer.meta, failures=failures)) if failures else answer
+
+
+async def _choice(run: Run, transcript: Transcript, piece: Select, origin: Origin) -> Answer:
+    async def attempt(number: int) -> Answer:
         async with _deadline(piece.timeout):
             return await _select(run, transcript, piece, origin)
-    made = await generate(
-        run, transcript, origin, piece.sampling, grammar=piece.shape.grammar, timeout=piece.timeout
-    )  # fmt: skip
-    if piece.shape.parse is None:
-        return Answer(made.transcript, made.meta, made.content)
-    return parsed(made, piece.shape.parse, sampling_params(run.defaults, piece.sampling).max_tokens)
+
+    answer, failures = await tried(piece.retry, attempt, varies=False)
+    return answer._replace(meta=replace(answer.meta, failures=failures)) if failures else answer
+
+
+def reseeded(params: SamplingParams, further: int) -> SamplingParams:
+    """With a seed of its own for each sample and attempt, if there is one at all."""
+    if params.seed is None or not further:
+        return params
+    seed = params.seed + further
+    return structs.replace(params, seed=seed if SAMPLING_RANGES["seed"].holds(seed) else seed - 2**64)
+
+
+class Heard:
+    """Pieces of a step's text on their way to the run's listener. With `wait` they are kept back until `release`, since
+    an attempt may come to nothing; `mute`: nobody is to hear them."""
+
+    def __init__(self, run: Run, origin: Origin, *, wait: bool = False, mute: bool = False) -> None:
+        self._say = partial(run.hear, origin.branch, origin.step)
+        self._kept: list[str] = []
+        self._wait, self._mute = wait, mute
+
+    def hear(self, piece: str) -> None:
+        if self._wait:
+            self._kept.append(piece)
+        elif not self._mute:
+            self._say(piece)
+
+    def forget(self) -> None:
+        self._kept.clear()
+
+    def release(self) -> None:
+        self._wait = False
+        for piece in self._kept:
+            self.hear(piece)
+
+
+async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """What all of them come to. When one fails, the others are cancelled and over before its error is raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 async def _encoded(run: Run, transcript: Transcript) -> Transcript:
@@ -100,31 +217,34 @@ async def generate(
     run: Run,
     transcript: Transcript,
     origin: Origin,
-    sampling: Sampling,
+    sampling: SamplingParams,
+    hear: Callable[[str], None],
     *,
     grammar: GrammarSpec | None = None,
     tools: ToolUse | None = None,
+    reasoning: bool = False,
     timeout: float | None = None,
 ) -> Made:
     """Let the model go on from the transcript, for at most `timeout` seconds. Raises as `ask`."""
     transcript = await _encoded(run, transcript)
     began = time.perf_counter()
+    asked, ahead = run.ask(origin.branch)
     call = Call(
-        sampling=sampling_params(run.defaults, sampling),
+        sampling=sampling,
         origin=origin,
         grammar=grammar,
         ids=transcript.ids,
         messages=() if run.carries_tokens else transcript.messages,
         tools=tools,
+        reasoning=reasoning,
+        ahead=ahead,
     )
+    run.ledger.begin(len(transcript.ids))
     async with _deadline(timeout):
-        made = await _collect(run, call, lambda text: run.hear(origin.branch, origin.step, text))
+        made = await collect(run, call, hear)
     assert made.finish is not None
-    kept = tuple(made.ids)
-    if isinstance(made.stop, int):
-        kept = kept[:-1]  # the template's own text ends the turn, so the end token is carried once
-    elif isinstance(made.stop, str) and run.carries_tokens:
-        kept = tuple(await keep_before_stop(kept, made.text, made.stop, run.tokens))
+    run.journal.answered(asked, len(made.ids) if made.completion_tokens is None else made.completion_tokens)
+    kept = await kept_ids(made.ids, made.text, made.stop, run.tokens) if run.carries_tokens else ()
     calls = tuple(made.calls)
     content = made.text if made.content is None else made.content
     after = transcript.generated(made.text, kept, made.content, () if made.finish == "length" else calls)
@@ -138,25 +258,31 @@ async def generate(
         completion_tokens=len(made.ids) if made.completion_tokens is None else made.completion_tokens,
         logprobs=None if call.sampling.logprobs is None else tuple(made.logprobs or ()),
         relaxed=tuple(made.relaxed),
+        reasoning=made.reasoning,
         seconds=time.perf_counter() - began,
     )
-    return Made(after, meta, content, calls)
+    run.usage.add(meta)
+    # What is counted at the end only, as where no ids come, counts all the same.
+    run.ledger.add(meta.prompt_tokens + meta.completion_tokens - len(transcript.ids) - len(made.ids))
+    span = Span(origin.step, len(transcript.ids), meta.ids, sampling, grammar, tools, reasoning)
+    return Made(after, meta, content, calls, span)
 
 
 def parsed(made: Made, parse: Parse, limit: int = 0) -> Answer:
     """The text as a value, or why it is none."""
-    after, meta = made.transcript, made.meta
+    answer = Answer(made.transcript, made.meta, spans=(made.span,))
+    text = made.meta.text
     try:
-        return Answer(after, meta, parse(meta.text))
+        return answer._replace(value=parse(text))
     except ValueError as error:  # pydantic's ValidationError and json's JSONDecodeError are ValueErrors
-        if meta.finish != "length":
-            return Answer(after, meta, wrong=error)
-        cut = BosquetError(f"the output was cut at max_tokens={limit}, before it was complete: {meta.text[-80:]!r}")
+        if made.meta.finish != "length":
+            return answer._replace(wrong=error)
+        cut = BosquetError(f"the output was cut at max_tokens={limit}, before it was complete: {text[-80:]!r}")
         cut.__cause__ = error
-        return Answer(after, meta, wrong=cut)
+        return answer._replace(wrong=cut)
 
 
-async def _collect(run: Run, call: Call, hear: Callable[[str], None]) -> Chunk:
+async def collect(run: Run, call: Call, hear: Callable[[str], None]) -> Chunk:
     """All chunks as one: texts, ids and log-probabilities in a row, of everything else the newest word."""
     texts: list[str] = []
     contents: list[str] | None = None
@@ -164,6 +290,7 @@ async def _collect(run: Run, call: Call, hear: Callable[[str], None]) -> Chunk:
     logprobs: list[TokenLogprob] = []
     relaxed: list[Relaxed] = []
     calls: list[ToolCall] = []
+    thoughts: list[str] = []
     newest: dict[str, Any] = {}
     async with aclosing(run.backend.generate(call)) as chunks:
         async for chunk in chunks:
@@ -174,6 +301,8 @@ async def _collect(run: Run, call: Call, hear: Callable[[str], None]) -> Chunk:
             if said := chunk.text if chunk.content is None else chunk.content:
                 hear(said)
             ids += chunk.ids
+            run.ledger.add(len(chunk.ids))
+            thoughts.append(chunk.reasoning)
             logprobs += chunk.logprobs or ()
             relaxed += chunk.relaxed
             calls += chunk.calls
@@ -184,20 +313,21 @@ async def _collect(run: Run, call: Call, hear: Callable[[str], None]) -> Chunk:
         raise Unavailable(f"the generation ended early ({newest.get('finish', 'no finish reason')})")
     content = None if contents is None else "".join(contents)
     text = "".join(texts)
-    return Chunk(text, tuple(ids), logprobs=logprobs, relaxed=relaxed, content=content, calls=calls, **newest)
+    return Chunk(
+        text, tuple(ids), logprobs=logprobs, relaxed=relaxed, content=content, calls=calls,
+        reasoning="".join(thoughts), **newest,
+    )  # fmt: skip
 
 
 async def _select(run: Run, transcript: Transcript, piece: Select, origin: Origin) -> Answer:
     began = time.perf_counter()
+    run.ledger.begin(0)
     backend = run.tokens
-    ids = await asyncio.gather(*(backend.encode([Segment(choice, False)]) for choice in piece.choices))
-    scores = await backend.score(transcript.ids, ids, origin)
-    if piece.method == "greedy":
-        chosen = greedily(ids, scores)
-    elif piece.method == "mean":
-        chosen = by_mean(scores)
-    else:
-        chosen = await _by_gain(run, ids, scores, origin)
+    asked, _ = run.ask(origin.branch)
+    ids, chosen = await choose(
+        transcript.ids, piece.choices, piece.method, backend, lambda prefix, ids: backend.score(prefix, ids, origin)
+    )
+    run.journal.answered(asked, 0)
     text = piece.choices[chosen.winner]
     run.hear(origin.branch, origin.step, text)
     meta = Meta(
@@ -206,10 +336,5 @@ async def _select(run: Run, transcript: Transcript, piece: Select, origin: Origi
         scores=dict(zip(piece.choices, chosen.scores, strict=True)),
         seconds=time.perf_counter() - began,
     )
+    run.usage.add(meta)
     return Answer(transcript.generated(text, ids[chosen.winner]), meta, text)
-
-
-async def _by_gain(run: Run, ids: list[list[int]], scores: list[list[float]], origin: Origin) -> Chosen:
-    # A first token needs a predecessor; a model without a begin-of-text token gets a line break.
-    alone = await run.tokens.text_start() or await run.tokens.encode([Segment("\n", False)])
-    return by_gain(scores, await run.tokens.score(alone, ids, origin))

@@ -13,13 +13,14 @@ from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
 
 from ..errors import ProgramError
+from ..prompts.transcript import Transcript
 from .branch import Branch
 from .defaults import use
 from .loop import function_threads, hop, submit
 from .result import Result
+from .resuming import Start
 from .run import Run
 from .state import State
-from .transcript import Transcript
 
 R = TypeVar("R")
 
@@ -27,9 +28,19 @@ R = TypeVar("R")
 class Job(Generic[R]):
     """Carried out once, by one of the two `execute`s."""
 
-    def __init__(self, run: Run, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        start: Start | None = None,
+    ) -> None:
         self.run = run
-        self.branch = Branch(run)
+        self.branch = (
+            Branch(run) if start is None else Branch.after(run, start.transcript, start.variables, start.spans)
+        )
+        self._start = start
         self._function = function
         self._args = args
         self._kwargs = kwargs
@@ -37,18 +48,22 @@ class Job(Generic[R]):
     def execute_here(self) -> Result[R]:
         """Run a sync function in the calling thread. Raises what it raises, with all calls cancelled."""
         try:
+            if self._start is not None:
+                submit(self._check(self._start)).result()
             value = self._call()
             said = submit(self._end()).result()
         except BaseException:
             self.run.cancel()
             raise
         finally:
-            self.run.closed = True
+            self.run.close()
         return Result(self.branch, said, value, None)
 
     async def execute(self, threads: Executor | None = None) -> Result[R]:
         """Run the function from any event loop: an async one right there, a sync one in a thread. Raises as above."""
         try:
+            if self._start is not None:
+                await hop(self._check(self._start))
             if inspect.iscoroutinefunction(self._function):
                 with use(self.run.backend):
                     value = await self._function(State(self.branch), *self._args, **self._kwargs)
@@ -61,7 +76,7 @@ class Job(Generic[R]):
             self.run.cancel()
             raise
         finally:
-            self.run.closed = True
+            self.run.close()
         return Result(self.branch, said, value, None)
 
     async def attempt(self, threads: Executor | None = None) -> Result[R]:
@@ -74,6 +89,10 @@ class Job(Generic[R]):
     def _call(self) -> Any:
         with use(self.run.backend):  # a program that this one runs has the same backend
             return self._function(State(self.branch), *self._args, **self._kwargs)
+
+    async def _check(self, start: Start) -> None:
+        """Raises `StateInvalid` if what the run is to go on from means something else to its backend."""
+        self.branch.begin(await start.checked(self.run))
 
     async def _end(self) -> Transcript | ProgramError:
         """All calls are over; what was said."""

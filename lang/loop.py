@@ -20,6 +20,10 @@ THREADS = 64
 """Most sync program functions that run at the same time besides the caller's own thread."""
 
 
+FAREWELL_S = 1.0
+"""How long the interpreter's end waits for `see_off`."""
+
+
 class Closable(Protocol):
     async def aclose(self) -> None: ...
 
@@ -32,6 +36,7 @@ class _Background:
         self.loop = asyncio.new_event_loop()
         self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="bosquet-program")
         self.closables: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self.farewells: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._serve, name="bosquet-loop", daemon=True)
         self._thread.start()
         atexit.register(self._stop)
@@ -41,6 +46,8 @@ class _Background:
         self.loop.run_forever()
 
     async def _wind_down(self) -> None:
+        if self.farewells:
+            await asyncio.wait(self.farewells, timeout=FAREWELL_S)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -86,6 +93,15 @@ def close_at_exit(closable: Closable) -> None:
     _get().closables.add(closable)
 
 
+def see_off(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run it on the loop, without anybody waiting for it; the interpreter does for a moment before it ends. Called on
+    the loop."""
+    farewells = _get().farewells
+    task = language_loop().create_task(coroutine)
+    farewells.add(task)
+    task.add_done_callback(farewells.discard)
+
+
 def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
     """Run it on the loop, from any thread."""
     return asyncio.run_coroutine_threadsafe(coroutine, language_loop())
@@ -96,6 +112,14 @@ async def hop(coroutine: Coroutine[Any, Any, T]) -> T:
     if asyncio.get_running_loop() is language_loop():
         return await coroutine
     return await asyncio.wrap_future(submit(coroutine))
+
+
+def settled() -> None:
+    """Wait, for a moment at most, until the loop has done what it was told up to now. Not called on the loop."""
+    if _background is not None and _background.pid == os.getpid() and _background.loop.is_running():
+        done = threading.Event()
+        _background.loop.call_soon_threadsafe(done.set)
+        done.wait(FAREWELL_S)
 
 
 def inside_a_loop() -> bool:

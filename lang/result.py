@@ -1,18 +1,23 @@
 """What a run leaves behind.
 
-Knows nothing of how it came about; nothing here waits.
+Knows nothing of how it came about; nothing here waits, but for saving.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 from ..errors import ProgramError
+from ..prompts.transcript import Transcript
 from ..types import Message
 from .branch import Branch
+from .calls import Span
+from .loop import hop, inside_a_loop, submit
 from .run import Usage
-from .transcript import Transcript
+from .saved import SavedState, vocabulary_of_run
+from .values import Variable
 
 R = TypeVar("R")
 
@@ -85,6 +90,36 @@ class Result(Generic[R]):
     def ids(self) -> tuple[int, ...]:
         """The main branch's token ids up to its last call, likewise; none on a message backend."""
         return self._transcript.ids
+
+    def left(self) -> tuple[Transcript, dict[str, Variable], tuple[Span, ...]]:
+        """What another run can go on from. Raises as `text`."""
+        return self._transcript, dict(self._branch.own), tuple(self._branch.spans)
+
+    async def vocabulary(self) -> str:
+        """What the ids mean: see `SavedState`. Awaited on the language's loop."""
+        return await vocabulary_of_run(self._branch.run)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Keep the main branch (text, ids and variables) in a file, for `load_state`. Raises as `text`, and TypeError
+        or ValueError for a variable that JSON cannot say. Inside an event loop: await `asave`."""
+        if inside_a_loop():
+            raise RuntimeError(f"saving the result of {self.program} would block the loop that runs here: await asave")
+        submit(self._saved()).result().write(path)
+
+    async def asave(self, path: str | os.PathLike[str]) -> None:
+        """The same, awaited."""
+        (await hop(self._saved())).write(path)
+
+    async def _saved(self) -> SavedState:
+        transcript, variables, spans = self.left()
+        return SavedState(
+            program=self.program,
+            run=self.run_id,
+            vocabulary=await self.vocabulary(),
+            transcript=transcript,
+            variables=variables,
+            spans=spans,
+        )
 
     @property
     def _transcript(self) -> Transcript:

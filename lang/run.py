@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 from uuid import uuid4
 
-from ..errors import ProgramError, Unsupported
-from ..types import Origin
+from ..errors import BosquetError, BudgetExceeded, ProgramError, Unsupported
+from ..prompts.template import Layout, layout_of
+from ..types import Ahead, Origin
 from .backend import CAPABILITIES, Backend, TokenBackend, checked_backend
+from .budget import Budget, Ledger, Spent
 from .expressions import Sampling
-from .loop import language_loop
-from .template import Layout, layout_of
+from .journal import Asked, Journal
+from .loop import language_loop, see_off
+from .outlook import Outlook
 from .values import Meta, Promised
 
 Listener = Callable[[str, str, "str | ProgramError"], None]
@@ -44,18 +48,28 @@ class Usage:
 class Run:
     """A run in progress, or over."""
 
-    def __init__(self, program: str, backend: Backend, defaults: Sampling) -> None:
+    def __init__(
+        self,
+        program: str,
+        backend: Backend,
+        defaults: Sampling,
+        outlook: Outlook | None = None,
+        budget: Budget | None = None,
+    ) -> None:
         self.program = program
         self.id = uuid4().hex[:12]
         self.backend = checked_backend(program, backend)
         self.defaults = defaults
         self.usage = Usage()
+        self.ledger = Ledger(budget)
         self.listener: Listener | None = None
         self.closed = False
+        self.journal = Journal()
+        self._outlook = outlook or Outlook()
         self.broken: list[Promised] = []  # calls that failed
         self.layout: Layout | None = layout_of(self.tokens) if self.carries_tokens else None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cancelled = False
+        self._cancelled = self._ended = False
         self._lock = threading.Lock()
 
     @property
@@ -67,30 +81,48 @@ class Run:
         """The backend, which carries tokens."""
         return cast(TokenBackend, self.backend)
 
+    def ask(self, branch: str) -> tuple[Asked, Ahead]:
+        """A request for the step under way in this branch is about to be sent: its entry in the journal, and what is
+        known of the run beyond it."""
+        step, asked = self.journal.ask(branch)
+        return asked, self._outlook.ahead(step)
+
     def origin(self, branch: str, step: str) -> Origin:
         return Origin(program=self.program, run=self.id, step=step, branch=branch)
 
     def require(self, capability: str) -> None:
         """Raises `Unsupported` if the backend lacks it."""
         if capability not in self.backend.capabilities:
-            raise Unsupported(
-                f"{type(self.backend).__name__} cannot do {capability!r}: {CAPABILITIES[capability]}", capability
-            )
+            self.refuse(capability)
 
-    def error(self, branch: str, step: str, cause: BaseException) -> ProgramError:
-        """`cause` as the failure of one step. What stopped a step that was not reached is the step that failed first,
-        however many stand between the two."""
+    def refuse(self, capability: str) -> NoReturn:
+        """Raises `Unsupported`."""
+        raise Unsupported(
+            f"{type(self.backend).__name__} cannot do {capability!r}: {CAPABILITIES[capability]}", capability
+        )
+
+    def error(self, branch: str, step: str, cause: BaseException, prompt: str = "") -> ProgramError:
+        """`cause` as the failure of one step, whose prompt ended so. What stopped a step that was not reached is the
+        step that failed first, however many stand between the two. What was cancelled because the budget is spent, or
+        was not reached, is a `BudgetExceeded` too."""
         if isinstance(cause, ProgramError) and isinstance(cause.__cause__, ProgramError):
             cause = cause.__cause__
+        over = self.ledger.over
         if isinstance(cause, asyncio.CancelledError):
-            why = " was cancelled"
+            why = " was cancelled" if over is None else f" was cancelled: {over}"
         elif isinstance(cause, ProgramError):
             first = str(cause).removeprefix(f"{self.program}: ")
             why = f" was not reached, because an earlier one failed: {first}"
         else:
             why = f": {str(cause) or type(cause).__name__}"
         place = f" in branch {branch}" if branch else ""
-        error = ProgramError(f"{self.program}: step {step!r}{place}{why}", program=self.program, step=step)
+        message = f"{self.program}: step {step!r}{place}{why}"
+        if over is not None and isinstance(cause, asyncio.CancelledError | Spent | BudgetExceeded):
+            error: ProgramError = BudgetExceeded(
+                message, program=self.program, step=step, limit=over.limit, prompt=prompt
+            )
+        else:
+            error = ProgramError(message, program=self.program, step=step, prompt=prompt)
         error.__cause__ = cause
         return error
 
@@ -134,6 +166,27 @@ class Run:
                 return
             self._cancelled = True
         language_loop().call_soon_threadsafe(stop)
+
+    def close(self) -> None:
+        """The program has ended, one way or another. The backend is told once the last call is over, and what the run
+        has shown is learnt; nobody waits for it. From any thread, any number of times."""
+
+        def end() -> None:
+            if self._ended:
+                return
+            self._ended = True
+            if not self._cancelled and not self.broken:  # so no call is under way
+                self._outlook.ended(self.journal)
+            if self.carries_tokens and self.journal.steps:
+                see_off(self._tell_end())
+
+        self.closed = True
+        language_loop().call_soon_threadsafe(end)
+
+    async def _tell_end(self) -> None:
+        await self.drain()
+        with suppress(BosquetError):  # a backend that cannot be told forgets the run in time
+            await self.tokens.end(self.id)
 
     def hear(self, branch: str, name: str, event: str | ProgramError) -> None:
         if self.listener is not None:

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from ..prompts.transcript import Transcript
 from ..types import Message
 from .acting import acting
 from .arguments import text, whole, wrong_type
 from .branch import Branch
-from .expressions import Expression, Sampling, pieces_of
+from .expressions import Expression, Gen, Piece, Sampling, Select, pieces_of
 from .loop import inside_a_loop, submit
+from .retry import Retry
 from .run import Usage
 from .tool import Tool
-from .transcript import Transcript
 from .typed import shape
 
 
@@ -33,18 +35,35 @@ class State:
     A program without roles writes plain text: `s += "Q: ..."; s += bosquet.gen("answer")`.
     """
 
-    def __init__(self, branch: Branch) -> None:
+    def __init__(self, branch: Branch, defaults: Sampling | None = None) -> None:
+        """`defaults` go before those of the run: a program inside another one has its own."""
         self._branch = branch
+        self._defaults = Sampling() if defaults is None else defaults
+
+    def with_defaults(self, defaults: Sampling) -> Self:
+        """The same state, for the code of another program."""
+        if not defaults:
+            return self
+        other = copy(self)
+        other._defaults = Sampling(**{**self._defaults, **defaults})
+        return other
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, content: str | Expression) -> None:
         """Add text, `gen(...)`, `select(...)`, or these joined by `+`, to the open turn or to the plain text."""
         for piece in pieces_of(content):
-            if isinstance(piece, str):
-                self._branch.write(piece)
-            else:
-                self._branch.call(piece)
+            self._add(piece)
+
+    def _add(self, piece: Piece) -> None:
+        if isinstance(piece, str):
+            self._branch.write(piece)
+        elif isinstance(piece, Gen):
+            self._branch.call(piece.with_defaults(self._defaults))
+        elif isinstance(piece, Select):
+            self._branch.call(piece)
+        else:
+            self._branch.check(piece)
 
     def __iadd__(self, content: str | Expression) -> Self:
         self.append(content)
@@ -55,11 +74,12 @@ class State:
         text("s.turn: role", role)
         if not content:
             return _Block(self, self._branch, role)
-        for part in content:
-            pieces_of(part)  # a wrong type is refused before the turn is opened
+        pieces = [piece for part in content for piece in pieces_of(part)]
+        for piece in pieces:
+            self._branch.check(piece)  # what is refused is refused before the turn is opened
         with _Block(self, self._branch, role):
-            for part in content:
-                self.append(part)
+            for piece in pieces:
+                self._add(piece)
         return _Block(self, self._branch, role, over=True)
 
     def system(self, *content: str | Expression) -> AbstractContextManager[State]:
@@ -84,6 +104,7 @@ class State:
         parallel: bool = True,
         schema: Any = None,
         strict: bool = False,
+        retry: int | Retry | None = None,
         timeout: float | None = None,
         **sampling: Unpack[Sampling],
     ) -> None:
@@ -96,10 +117,19 @@ class State:
         model and kept in the `Acted`. `tool_choice` is "auto", "required" or the name of a tool and holds for the first
         step. Without `parallel` the model makes one call at a time. With `schema` (and `strict`), which are as for
         `gen`, an answer is either calls or what the schema says, and the `value` of the `Acted` is of its type.
-        `timeout` is in seconds, for each answer of the model. The rest is `Sampling`, for each answer too.
+        `retry` (as for `gen`) and `timeout`, in seconds, are for each answer of the model. The rest is `Sampling`, for
+        each answer too.
         """
         answer = shape("s.act", schema=schema, strict=strict)
-        self._branch.act(acting(tools, name, max_steps, tool_choice, parallel, timeout, answer, sampling))
+        self._branch.act(
+            acting(
+                tools, name, max_steps, tool_choice, parallel, timeout, retry, answer, {**self._defaults, **sampling}
+            )
+        )
+
+    def entered(self, program: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of another program, to be called with this state."""
+        return function
 
     # -- forks --------------------------------------------------------------------------------------------------------
 
@@ -109,7 +139,7 @@ class State:
         Text before a fork and text after it are encoded apart. A turn that is open is open in each branch, and ends
         with the branch's next turn.
         """
-        return [State(branch) for branch in self._branch.fork(whole("s.fork: count", count))]
+        return [State(branch, self._defaults) for branch in self._branch.fork(whole("s.fork: count", count))]
 
     def join(self, branches: Sequence[State]) -> None:
         """End the branches and take over their variables: one that they set becomes a list, in their order.

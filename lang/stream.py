@@ -58,6 +58,8 @@ class Stream(Iterator[str], Generic[R]):
         if self._closed:
             raise StopIteration
         piece = self._pieces.get()
+        if self._closed:  # by another thread, meanwhile
+            raise StopIteration
         if piece is None:
             self._closed = True
             self._done.result()
@@ -77,8 +79,8 @@ class Stream(Iterator[str], Generic[R]):
         """Cancel what is under way. The stream is then at its end."""
         self._closed = True
         if not self._done.done():
+            self._done.cancel()  # first, so that it is over as cancelled and not with what that leads to
             self._job.run.cancel()
-            self._done.cancel()
 
     def __enter__(self) -> Stream[R]:
         return self
@@ -124,6 +126,8 @@ class AsyncStream(AsyncIterator[str], Generic[R]):
         except asyncio.CancelledError:
             await self.aclose()
             raise
+        if self._closed:  # by another task, meanwhile
+            raise StopAsyncIteration
         if piece is None:
             self._closed = True
             task.result()

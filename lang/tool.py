@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, NotRequired, ParamSpec, TypeVar, cast, g
 from ..types import ToolSpec
 from .arguments import flag, text, wrong_type
 from .docstrings import described
+from .placeholders import leaves_the_trace
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,6 +75,7 @@ class Tool(Generic[P, R]):
         return self._check(raw)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        leaves_the_trace(f"the tool {self.name} is called")
         return self.function(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Tool[..., R]:

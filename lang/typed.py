@@ -7,12 +7,14 @@ Knows nothing of how a grammar is enforced. Any type that pydantic can describe 
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..types import GrammarSpec
 from .arguments import flag, text, texts, wrong_type
+from .written import regex_fault, schema_fault
 
 Parse = Callable[[str], Any]
 
@@ -106,11 +108,17 @@ def shape(
     if schema is dict:
         return Shape(GrammarSpec("json_object", "", strict), json.loads)
     if isinstance(schema, Mapping):
-        return Shape(GrammarSpec("json_schema", _as_json(where, schema), strict), json.loads)
+        written = _as_json(where, schema)
+        if (fault := schema_fault(schema)) is not None:
+            raise ValueError(f"{where}: schema is no JSON schema: {fault}")
+        return Shape(GrammarSpec("json_schema", written, strict), json.loads)
     if schema is not None:
         return _described(where, schema, strict)
     if regex is not None:
-        return Shape(GrammarSpec("regex", text(f"{where}: regex", regex), strict))
+        pattern = text(f"{where}: regex", regex)
+        if (fault := regex_fault(pattern)) is not None:
+            raise ValueError(f"{where}: regex {reprlib.repr(pattern)} cannot be parsed: {fault}")
+        return Shape(GrammarSpec("regex", pattern, strict))
     if choices is not None:
         return Shape(GrammarSpec("choice", json.dumps(checked_choices(f"{where}: choices", choices)), strict))
     if grammar is not None:

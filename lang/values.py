@@ -21,7 +21,8 @@ class Meta:
 
     `ids` are empty on a message backend, `scores` (one a choice, higher is better) are there after `select` only, and
     counts that the backend does not tell are 0. `relaxed` are the keywords of the schema that the output was not held
-    to, and why, as far as the backend tells. `seconds` is from sending the call to its last token.
+    to, and why, as far as the backend tells. `reasoning` is what was thought before the answer, where that was asked
+    for. `failures` are why earlier attempts came to nothing. `seconds` is from sending the call to its last token.
     """
 
     text: str
@@ -34,7 +35,14 @@ class Meta:
     logprobs: tuple[TokenLogprob, ...] | None = None
     scores: dict[str, float] | None = None
     relaxed: tuple[Relaxed, ...] = ()
+    reasoning: str = ""
+    failures: tuple[Exception, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def attempts(self) -> int:
+        """How many it took."""
+        return len(self.failures) + 1
 
 
 class Variable(Protocol):
@@ -54,10 +62,11 @@ class Variable(Protocol):
 
 
 class Given:
-    """A value that the program itself set."""
+    """A value that the program itself set, or that was saved, with what is known of its call."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, meta: Any = None) -> None:
         self._value = value
+        self._meta = meta
 
     def ready(self) -> bool:
         return True
@@ -68,8 +77,8 @@ class Given:
     async def wait(self) -> Any:
         return self._value
 
-    def meta(self) -> None:
-        return None
+    def meta(self) -> Any:
+        return self._meta
 
 
 class Promised:
@@ -77,17 +86,17 @@ class Promised:
 
     def __init__(self) -> None:
         self._value: Future[Any] = Future()
-        self._meta: Future[Meta] = Future()
+        self._meta: Future[Any] = Future()
         self.seen = False  # whether somebody has asked for the value
         # A future that runs cannot be cancelled: a reader that gives up leaves the value to the others.
         self._value.set_running_or_notify_cancel()
 
-    def keep(self, value: Any, meta: Meta) -> None:
+    def keep(self, value: Any, meta: Any) -> None:
         if not self._meta.done():
             self._meta.set_result(meta)
             self._value.set_result(value)
 
-    def fail(self, error: ProgramError, meta: Meta | None = None) -> None:
+    def fail(self, error: ProgramError, meta: Any = None) -> None:
         """`meta` is there when the call went well and only its text is not what was wanted."""
         if not self._meta.done():
             if meta is None:
@@ -107,7 +116,7 @@ class Promised:
         self.seen = True
         return await asyncio.wrap_future(self._value)
 
-    def meta(self) -> Meta:
+    def meta(self) -> Any:
         return self._meta.result()
 
     def error(self) -> BaseException | None:

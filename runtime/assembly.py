@@ -18,11 +18,16 @@ from ..kernels.registry import load_ops
 from ..radix_cache.policy import EvictionPolicy, Lfu, Lru
 from ..radix_cache.pool import PagePool
 from ..radix_cache.tree import RadixCache
+from ..speculative.arbiter import Arbiter, Costs
 from ..types import PAGE, ModelInfo
+from .disk_setup import use_disk
+from .drafting import Drafter
 from .engine import Bounds, Engine
+from .env import cache_dir
 from .models.base import ModelShape
 from .models.registry import load_model
 from .models.source import resolve as resolve_model
+from .pass_costs import measure
 from .precision import resolve_precision
 from .progress import loading_bar
 from .runner import TorchRunner
@@ -59,14 +64,17 @@ def assemble(
     torch.set_num_threads(1 if native else config.threads)  # native kernels have threads of their own
     pages = config.cache_tokens // PAGE
     policy: EvictionPolicy = Lru() if config.eviction == "lru" else Lfu()
+    runner = TorchRunner(model, pages, precision.kv)
     engine = Engine(
-        TorchRunner(model, pages, precision.kv),
+        runner,
         RadixCache(PagePool(pages), policy),
         Limits(config.step_tokens, config.max_running, config.ageing_s),
         Bounds(shape.vocab_size, config.context_length, config.max_waiting),
         Vocabulary(tokenizer.token_bytes, tokenizer.special_ids, shape.end_ids),
         reuse=config.prefix_cache,
+        drafter=_drafter(runner, tokenizer) if config.speculation else None,
     )
+    use_disk(engine, runner, folder, str(precision.kv), config.disk_mb, cache_dir())
     info = ModelInfo(
         name=folder.name,
         folder=str(folder.path),
@@ -87,6 +95,13 @@ def assemble(
         return GrammarCompiler(vocabulary)
 
     return engine, info, config, make_compiler
+
+
+def _drafter(runner: TorchRunner, tokenizer: Tokenizer) -> Drafter:
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, specials=False)
+
+    return Drafter(runner.model.shape.vocab_size, Arbiter(Costs(measure(runner))), encode)
 
 
 def _kv_bytes(shape: ModelShape, dtype: torch.dtype) -> int:

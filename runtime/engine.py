@@ -18,9 +18,13 @@ from ..errors import InvalidParameter, Overloaded, PromptTooLong
 from ..grammar.base import Compiled
 from ..radix_cache.tree import RadixCache
 from ..types import FinishReason, Output, Request, Stats
+from .disk_store import PageStore, Worker
+from .disk_tier import DiskTier, PageStorage
+from .drafting import Drafter
 from .plan import Handle, Runner
-from .scheduler import Limits, Scheduler, Step, Vocabulary
+from .scheduler import Limits, Scheduler, Vocabulary
 from .sequence import Sequence
+from .step import Step
 from .validation import check_sampling
 
 
@@ -46,6 +50,7 @@ class Engine:
         *,
         lag: int = 0,
         reuse: bool = True,
+        drafter: Drafter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert lag in (0, 1)
@@ -56,6 +61,8 @@ class Engine:
         self._reuse = reuse
         self._clock = clock
         self.scheduler = Scheduler(cache, limits, vocabulary, clock)
+        assert drafter is None or not lag, "a draft goes on from a token that is known"
+        self.scheduler.drafter = drafter
         self._uncommitted: tuple[Step, Handle] | None = None
         self._live: dict[str, list[Sequence]] = {}
         self._deadlines: list[tuple[float, str]] = []
@@ -63,6 +70,13 @@ class Engine:
         self._masks = list(np.zeros((limits.rows, -(-bounds.vocab_size // 32)), np.int32))
         self._stats = Stats()
         self._waits = False
+
+    def use_disk(self, storage: PageStorage, store: PageStore, reader: Worker) -> None:
+        """Keep evicted prefixes of `storage`, where the runner's keys and values are, in `store`."""
+        assert not self._lag, "pages are read while no pass is under way"
+        scheduler = self.scheduler
+        tier = DiskTier(self._cache, storage, store, reader, scheduler.runs, self._clock, scheduler.evict)
+        self._cache.listener = scheduler.tier = tier
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -208,6 +222,9 @@ class Engine:
         stats = self._stats
         pool = self._cache.pool
         stats.stage_seconds = self._runner.profile()
+        if (drafter := self.scheduler.drafter) is not None:
+            stats.drafted_tokens = {source: tally.drafted for source, tally in drafter.arbiter.tallies.items()}
+            stats.accepted_tokens = {source: tally.accepted for source, tally in drafter.arbiter.tallies.items()}
         stats.running = len(self.scheduler.running)
         stats.waiting = len(self.scheduler.waiting)
         stats.preemptions = self.scheduler.preemptions
@@ -216,6 +233,8 @@ class Engine:
         stats.pages_free = pool.free
         stats.pages_cached = self._cache.cached
         stats.pages_running = pool.total - pool.free - self._cache.cached
+        if self.scheduler.tier is not None:
+            self.scheduler.tier.count(stats)
         return stats
 
     def check_integrity(self) -> None:

@@ -25,6 +25,7 @@ from ..grammar.base import Compiled
 from ..types import ModelInfo, Request
 from . import wire
 from .compile_threads import CompileThreads, Job
+from .heap import give_back, limit_heaps
 from .settings import EngineConfig
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class Compiling:
     job: Job[Any]
     deadline: float
 
+
+TIDIES_EVERY_S = 10.0
+"""How often freed memory goes back to the system, which takes some milliseconds."""
 
 LOOKS_AGAIN_MS = 5
 """How often requests that wait for other runs are looked at."""
@@ -83,8 +87,12 @@ class Service:
         for client in self._joined:
             self._send(client, wire.Hello(self._incarnation, info))
         checked = True
+        tidied = time.monotonic()
         while self._receive(self._sleep_ms()):
             self._settle_grammars()
+            if time.monotonic() - tidied > TIDIES_EVERY_S:
+                give_back()
+                tidied = time.monotonic()
             if engine.idle:
                 if not checked:
                     engine.check_integrity()
@@ -251,6 +259,7 @@ def main() -> None:
     launch = msgspec.json.decode(sys.argv[1], type=Launch)
     for number in (signal.SIGINT, signal.SIGTERM):  # they may be sent to the whole group; the parent lets us end
         signal.signal(number, signal.SIG_IGN)
+    limit_heaps(large_apart=False)
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 500)
     socket.setsockopt(zmq.SNDHWM, 0)

@@ -18,6 +18,12 @@ def for_compute() -> dict[str, str]:
     return {"GOMP_SPINCOUNT": "50000", **os.environ}
 
 
+def for_workers() -> None:
+    """Before Python itself starts processes: they must not look for modules in the folder that they are started in,
+    where `types.py` may be ours."""
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
+
+
 def cache_dir() -> Path:
     """Where converted weights are kept: BOSQUET_CACHE, or ~/.cache/bosquet."""
     value = os.environ.get(CACHE)

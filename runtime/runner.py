@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..kernels.table import AttentionRow, Masks
+from ..kernels.table import AttentionRow, Bytes, Masks
 from ..types import PAGE, Row, TokenLogprob
 from .head_masks import spare
 from .models.base import Batch, Model
@@ -82,6 +82,18 @@ class TorchRunner:
             if len(layout.logits) < len(layout.tokens):
                 hidden = hidden[torch.from_numpy(layout.logits)]
             return TorchHandle(self, hidden)
+
+    @property
+    def page_bytes(self) -> int:
+        return self.model.ops.page_bytes(self._kv)
+
+    def read_pages(self, pages: Sequence[int]) -> Bytes:
+        """See `Ops.read_pages`."""
+        return self.model.ops.read_pages(self._kv, pages)
+
+    def write_pages(self, pages: Sequence[int], data: Bytes) -> None:
+        """See `Ops.write_pages`."""
+        self.model.ops.write_pages(self._kv, pages, data)
 
     def logits(self, hidden: Tensor, masks: Masks | None) -> Tensor:
         """See `Model.logits`."""

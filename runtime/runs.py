@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from ..radix_cache.tree import Node, RadixCache
 from ..types import PAGE
+from .run import Lease, Run, RunKey
 from .run_records import Program, RunRecords
 from .sequence import Sequence
 
@@ -39,56 +39,6 @@ PACE_S = 0.0005
 
 MANY = 64
 """Tokens of a pass that shows how fast prompts are computed."""
-
-WORTH = 1e12
-"""Of the oldest run's lease; the k-th run's is less by k."""
-
-
-class RunKey(NamedTuple):
-    tenant: str
-    run: str
-
-
-class Lease:
-    """The tokens up to the end of `node`, as it was."""
-
-    __slots__ = ("end", "node")
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.end = node.end
-
-    @property
-    def whole(self) -> bool:
-        """Nothing of it has been evicted; the last part of a page may have become part of a longer prefix."""
-        return self.node.alive and self.node.end > self.end - PAGE
-
-
-class Run:
-    """A run that has requests under way, or leases."""
-
-    __slots__ = (
-        "came_back", "first", "idle_since", "key", "leases", "open", "over", "pause_s", "program", "resident", "since",
-        "width",
-    )  # fmt: skip
-
-    def __init__(self, key: RunKey, program: Program, first: int) -> None:
-        self.key = key
-        self.program = program
-        self.first = first  # order of its first request
-        self.open: set[int] = set()  # orders of the requests under way
-        self.leases: list[Lease] = []  # the newest last
-        self.width = 1  # the most requests that were under way at once: so many prefixes it may stand on
-        self.came_back = False
-        self.resident = False
-        self.since = 0.0  # when it got its place
-        self.idle_since = 0.0
-        self.pause_s = 0.0  # how long it said that it would stay away
-        self.over = False  # it said that nothing more will come
-
-    @property
-    def worth(self) -> float:
-        return WORTH - self.first
 
 
 class Runs:
@@ -194,6 +144,11 @@ class Runs:
         """Among equally urgent sequences: the tenant with the fewest resident runs first; resident runs first."""
         run = sequence.run
         return (self._residents.get(sequence.namespace.tenant, 0), not (run is not None and run.resident))
+
+    def has_no_turn(self, sequence: Sequence) -> bool:
+        """Another one is before it and waits for room, of which there is too little for anybody else."""
+        run, pool = sequence.run, self._cache.pool
+        return self._denied and run is not None and not run.resident and pool.free <= pool.total // HEADROOM
 
     def may_take(self, sequence: Sequence, pages: int) -> bool:
         """Whether it may be admitted, needing so many pages that are not cached."""

@@ -17,34 +17,16 @@ from dataclasses import dataclass
 
 from ..grammar.base import MaskRow
 from ..radix_cache.tree import Node, RadixCache
-from ..types import PAGE, FinishReason, Output, Row, TokenLogprob
+from ..speculative.draft import NOTHING, Draft
+from ..types import PAGE, FinishReason, Output, TokenLogprob
+from .disk_tier import DiskTier
+from .drafting import Drafter
 from .page_table import PageTable
-from .plan import Copy, Plan, Sampled, SampleRow, ScoreRow
+from .plan import Sampled, SampleRow, ScoreRow
 from .runs import Runs
 from .sequence import Sequence
+from .step import Entry, Step, StepBuilder
 from .waiting import WaitingQueue
-
-
-@dataclass(slots=True)
-class Entry:
-    """What one row of a plan is for."""
-
-    sequence: Sequence
-    table: PageTable
-    end: int  # position after the row's last token
-    draw: int  # index of its draw in the plan, or -1
-    logits: int  # number of its first logits in the pass
-    scores: range  # prompt positions that its first logits score
-    pinned: Node | None  # source of its page copy, held until the pass has run
-
-
-@dataclass(slots=True)
-class Step:
-    """A plan and what its rows mean."""
-
-    plan: Plan
-    entries: list[Entry]
-    began: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +63,8 @@ class Scheduler:
         self.vocabulary = vocabulary
         self.runs = Runs(cache, clock)
         self.waiting = WaitingQueue(cache, limits.ageing_s, clock, self.runs.order)
+        self.tier: DiskTier | None = None  # what was evicted, on disk
+        self.drafter: Drafter | None = None
         self.running: list[Sequence] = []  # most important first
         self.preemptions = 0
         self.evicted_pages = 0
@@ -94,6 +78,8 @@ class Scheduler:
     def stop(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence wherever it is. Its pages are free at once; a row under way is thrown away at its commit."""
         sequence.finish = reason
+        if self.tier is not None:
+            self.tier.forget(sequence)
         node = None
         if sequence.table is None:
             self.waiting.remove(sequence)
@@ -101,6 +87,8 @@ class Scheduler:
             node = self._withdraw(sequence)
         assert sequence.run is not None
         self.runs.leave(sequence.run, sequence, node)
+        if self.drafter is not None:
+            self.drafter.over(sequence)
 
     def _withdraw(self, sequence: Sequence) -> Node | None:
         """Take it out of the pass; the end of what the cache keeps of it."""
@@ -123,19 +111,40 @@ class Scheduler:
 
     def next(self) -> Step | None:
         """The next pass, or None if there is nothing to compute now."""
-        builder = _Builder(self.limits.tokens)
-        for chunked in (False, True):  # decode rows first: a long prompt must not hold up those who stream
-            for sequence in list(self.running):
-                if sequence.table is None or (sequence.length - sequence.planned > 1) != chunked:
-                    continue
-                tokens = sequence.next_tokens(builder.left)
-                if tokens and self._make_room(sequence, len(tokens), builder):
-                    builder.add(sequence, tokens)
+        builder = StepBuilder(self.limits.tokens)
+        if self.drafter is not None:
+            self.drafter.arbiter.begin(len(self.running))
+        decodes = [s for s in self.running if s.length - s.planned <= 1]
+        prefills = [s for s in self.running if s.length - s.planned > 1]
+        self._plan(decodes, builder)  # first: a long prompt must not hold up those who stream
         if len(self.waiting) and not builder.preempted:
-            self._admit(builder)
+            kept = builder.left // 2 if prefills else 0  # nor short ones that come after it
+            builder.left -= kept
+            self._admit(builder, whole=bool(prefills))
+            builder.left += kept
+        self._plan(prefills, builder)
         return builder.step(self._clock()) if builder.entries else None
 
-    def _make_room(self, sequence: Sequence, tokens: int, builder: _Builder) -> bool:
+    def _plan(self, running: list[Sequence], builder: StepBuilder) -> None:
+        for sequence in running:
+            if sequence.table is not None:  # not preempted meanwhile
+                tokens = sequence.next_tokens(builder.left)
+                if tokens and self._make_room(sequence, len(tokens), builder):
+                    drafts = self.drafter is not None and len(tokens) == 1 and not sequence.pending
+                    builder.add(sequence, tokens, self._draft(sequence, builder) if drafts else NOTHING)
+
+    def _draft(self, sequence: Sequence, builder: StepBuilder) -> Draft:
+        """Tokens to verify beside the next draw, as far as a page more and what decode rows leave of the pass go."""
+        table = sequence.table
+        assert table is not None
+        assert self.drafter is not None
+        end = sequence.planned + 1
+        room = len(table.pages) * PAGE - end + (PAGE if self.cache.pool.free or self.evict(1) else 0)
+        draft = self.drafter.draft(sequence, min(room, builder.left - len(self.running)))
+        table.grow(end + len(draft.tokens))
+        return draft
+
+    def _make_room(self, sequence: Sequence, tokens: int, builder: StepBuilder) -> bool:
         """Pages for `tokens` more; evicts, then preempts. False: the sequence has to sit this pass out, since only
         those who are in the plan already could make room; or, alone and out of room, it went back to the queue."""
         table = sequence.table
@@ -145,7 +154,7 @@ class Scheduler:
             if short <= 0:
                 table.grow(sequence.planned + tokens)
                 return True
-            if self._evict(short):
+            if self.evict(short):
                 continue
             victim = next(s for s in reversed(self.running) if s is sequence or s not in builder)
             if victim is sequence and builder.entries:
@@ -155,12 +164,14 @@ class Scheduler:
             if victim is sequence:
                 return False
 
-    def _evict(self, pages: int) -> int:
+    def evict(self, pages: int) -> int:
+        """Free so many pages, or all that may go; how many these are."""
         freed = self.cache.evict(pages)
         self.evicted_pages += freed
         return freed
 
-    def _admit(self, builder: _Builder) -> None:
+    def _admit(self, builder: StepBuilder, *, whole: bool) -> None:
+        """Let in who has room. `whole`: only prompts that this pass can finish, since another one is in the middle."""
         if len(self.running) >= self.limits.rows or builder.left <= 0:
             return
         self.runs.begin_round()
@@ -169,18 +180,22 @@ class Scheduler:
                 return
             if sequence.pending:  # preempted with a draw under way, which it has to know first
                 continue
-            if not self._try_admit(sequence, builder):
+            if self.runs.has_no_turn(sequence):
+                continue
+            if not self._try_admit(sequence, builder, whole):
                 return
 
-    def _try_admit(self, sequence: Sequence, builder: _Builder) -> bool:
-        """Admit it, or pass it over because a running one computes its prefix now. False: no room; nobody after it
-        goes first."""
+    def _try_admit(self, sequence: Sequence, builder: StepBuilder, whole: bool) -> bool:
+        """Admit it, or pass it over because a running one computes its prefix now, or the disk tier reads it. False: no
+        room; nobody after it goes first."""
         limit = sequence.match_limit if sequence.request.reuse else 0
         match = self.cache.match(sequence.namespace, sequence.key, limit)
+        if whole and len(sequence.ids) - match.length > builder.left:
+            return True
         if sequence.request.reuse and self._is_being_computed(sequence, match.length):
             return True
         self.cache.pin(match.node)
-        needed = -(-len(sequence.ids) // PAGE) - len(match.pages) + len(self.running)
+        needed = -(-len(sequence.ids) // PAGE) - len(match.pages) + self._still_needed()
         assert sequence.run is not None
         if not self.runs.may_take(sequence, needed):
             self.cache.unpin(match.node)
@@ -191,8 +206,13 @@ class Scheduler:
                 return False
             match = self.cache.match(sequence.namespace, sequence.key, 0)  # alone, it fits if it holds on to nothing
             self.cache.pin(match.node)
+        elif self.tier is not None and sequence.request.reuse:
+            extended = self.tier.extend(sequence, match)
+            if extended is None:
+                return True
+            match = extended
         if match.tail is not None and not self.cache.pool.free:
-            self._evict(1)
+            self.evict(1)
         table = PageTable(self.cache, sequence.namespace)
         copy = table.adopt(match)
         if copy is None:
@@ -202,15 +222,21 @@ class Scheduler:
         if sequence.cached_tokens is None:
             sequence.cached_tokens = match.length
         self.waiting.remove(sequence)
+        if self.tier is not None:
+            self.tier.forget(sequence)
         self.runs.admit(sequence.run)
         bisect.insort(self.running, sequence, key=lambda s: (-s.request.priority, s.order))
         tokens = sequence.next_tokens(builder.left)
         missing = table.missing(sequence.planned + len(tokens)) - self.cache.pool.free
         if missing > 0:
-            self._evict(missing)
+            self.evict(missing)
         table.grow(sequence.planned + len(tokens))
-        builder.add(sequence, tokens, copy, match.node if copy is not None else None)
+        builder.add(sequence, tokens, copy=copy, pinned=match.node if copy is not None else None)
         return True
+
+    def _still_needed(self) -> int:
+        """Pages that running sequences will take soon: the rest of their prompts, and one each to generate."""
+        return sum(1 + s.table.missing(s.prompt_length) for s in self.running if s.table is not None)
 
     def _is_being_computed(self, sequence: Sequence, matched: int) -> bool:
         """A running sequence will publish at least one more whole page of this one's prefix than is cached now."""
@@ -237,6 +263,7 @@ class Scheduler:
         earlier step has been committed, so that grammar and penalties are up to date."""
         draws: list[SampleRow] = []
         scores: list[ScoreRow] = []
+        buffers = iter(masks)
         for entry in step.entries:
             sequence = entry.sequence
             sampling = sequence.request.sampling
@@ -244,17 +271,24 @@ class Scheduler:
                 wanted = sequence.ids[entry.scores.start : entry.scores.stop]
                 scores.append(ScoreRow(entry.logits, wanted, sampling.prompt_logprobs or 0))
             if entry.draw >= 0:
-                mask = None
-                if sequence.matcher is not None and sequence.finish is None:
-                    mask = masks[entry.draw]
-                    sequence.matcher.fill_mask(mask)
-                row = entry.logits + len(entry.scores)
-                draws.append(sequence.sample_row(row, entry.end, self.vocabulary.end_ids, mask))
+                draft, row = entry.draft, entry.logits + len(entry.scores)
+                for i in range(1 + len(draft.tokens)):
+                    mask = None
+                    if draft.masks is not None:
+                        mask = draft.masks[i]
+                    elif sequence.matcher is not None and sequence.finish is None:
+                        mask = next(buffers)
+                        sequence.matcher.fill_mask(mask)
+                    drafted = draft.tokens[:i]
+                    draws.append(sequence.sample_row(row + i, entry.end + i, self.vocabulary.end_ids, mask, drafted))
         return draws, scores
 
     def commit(self, step: Step, sampled: list[Sampled], scored: list[list[TokenLogprob]]) -> list[Output]:
         """Take in the results of a pass; returns what there is to tell."""
-        self.runs.computed(step.plan.tokens, self._clock() - step.began)
+        seconds = self._clock() - step.began
+        self.runs.computed(step.plan.tokens, seconds)
+        if self.drafter is not None and all(entry.draw >= 0 for entry in step.entries):
+            self.drafter.arbiter.passed(step.plan.tokens, seconds)
         outputs: list[Output] = []
         next_scored = iter(scored)
         for entry in step.entries:
@@ -274,11 +308,33 @@ class Scheduler:
             if entry.draw >= 0:
                 sequence.pending -= 1
                 if sequence.finish is None:
-                    outputs.append(self._accept(sequence, sampled[entry.draw]))
+                    outputs.append(self._verify(entry, sampled))
             elif entry.end == sequence.limit == sequence.prompt_length and sequence.finish is None:
                 self.stop(sequence, "length")
                 outputs.append(_output(sequence, []))
         return outputs
+
+    def _verify(self, entry: Entry, sampled: list[Sampled]) -> Output:
+        """Take the drawn tokens one after the other, as long as what stood in the pass after them was right. A draft
+        token only decides how many are taken: each is drawn from the logits and the random number of its own place."""
+        sequence, draft = entry.sequence, entry.draft
+        output = self._accept(sequence, sampled[entry.draw])
+        for i, guess in enumerate(draft.tokens):
+            if not output.tokens:
+                break
+            assert self.drafter is not None
+            right = output.tokens[-1] == guess
+            self.drafter.judged(sequence, draft, i, right)
+            if not right or sequence.finish is not None:
+                break
+            sequence.computed = sequence.planned = entry.end + i + 1
+            more = self._accept(sequence, sampled[entry.draw + i + 1])
+            more.tokens = output.tokens + more.tokens
+            if output.logprobs is not None:
+                more.logprobs = output.logprobs + (more.logprobs or [])
+            more.prompt_logprobs = output.prompt_logprobs
+            output = more
+        return output
 
     def _accept(self, sequence: Sequence, drawn: Sampled) -> Output:
         token = drawn.token
@@ -313,45 +369,3 @@ def _output(sequence: Sequence, tokens: list[int]) -> Output:
         output.prompt_logprobs = sequence.prompt_logprobs
     sequence.told = True
     return output
-
-
-class _Builder:
-    """A plan in the making."""
-
-    def __init__(self, budget: int) -> None:
-        self.left = budget
-        self.plan = Plan([])
-        self.entries: list[Entry] = []
-        self.preempted = False
-        self._members: set[int] = set()
-        self._logits = 0
-
-    def __contains__(self, sequence: Sequence) -> bool:
-        return sequence.order in self._members
-
-    def add(self, sequence: Sequence, tokens: Items[int], copy: Copy | None = None, pinned: Node | None = None) -> None:
-        table = sequence.table
-        assert table is not None
-        start, end = sequence.planned, sequence.planned + len(tokens)
-        scores = range(0)
-        if sequence.scored < sequence.prompt_length:
-            scores = range(max(start + 1, sequence.scored), min(end + 1, sequence.prompt_length))
-        logits_at = [position - 1 - start for position in scores]
-        draw = -1
-        if end == sequence.length < sequence.limit:
-            draw = len(self.plan.draws)
-            self.plan.draws.append(len(self.plan.rows))
-            logits_at.append(len(tokens) - 1)
-            sequence.pending += 1
-            sequence.pending_draw = draw
-        self.entries.append(Entry(sequence, table, end, draw, self._logits, scores, pinned))
-        self.plan.rows.append(Row(tokens, start, table.pages, logits_at))
-        if copy is not None:
-            self.plan.copies.append(copy)
-        sequence.planned = end
-        self.left -= len(tokens)
-        self._logits += len(logits_at)
-        self._members.add(sequence.order)
-
-    def step(self, began: float) -> Step:
-        return Step(self.plan, self.entries, began)

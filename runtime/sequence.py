@@ -7,20 +7,18 @@ of other sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ..grammar.base import MaskRow, Matcher
 from ..radix_cache.tree import Key, Namespace
+from ..speculative.suffix import SuffixIndex
 from ..types import FinishReason, Request, StopMatch, TokenLogprob
 from .page_table import PageTable
 from .plan import SampleRow
+from .run import Run
 from .stop_strings import StopMatcher
-
-if TYPE_CHECKING:
-    from .runs import Run
 
 
 class Sequence:
@@ -53,6 +51,9 @@ class Sequence:
         self.scored = sampling.prompt_logprobs_from if self.scores_prompt else self.prompt_length
         self.prompt_logprobs: list[TokenLogprob] | None = [] if self.scores_prompt else None
         self.run: Run | None = None  # once it is queued
+        self.index: SuffixIndex | None = None  # of its own text, once it drafts from it
+        self.indexed = 0  # how much of it
+        self.backed = 0  # tokens that its newest draft from a suffix matched
         self.arrival = 0.0
         self.order = 0  # tie-breaker: order of arrival
         penalised = bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0)
@@ -104,14 +105,21 @@ class Sequence:
         if self.counts is not None:
             self.counts[token] = self.counts.get(token, 0) + 1
 
-    def sample_row(self, row: int, position: int, end_ids: Ids[int], mask: MaskRow | None) -> SampleRow:
-        """The draw of the token at `position` from logits number `row`."""
+    def sample_row(
+        self, row: int, position: int, end_ids: Ids[int], mask: MaskRow | None, drafted: Ids[int] = ()
+    ) -> SampleRow:
+        """The draw of the token at `position` from logits number `row`, as if `drafted` had been generated."""
+        counts = self.counts
+        if counts is not None and drafted:
+            counts = dict(counts)
+            for token in drafted:
+                counts[token] = counts.get(token, 0) + 1
         sampling = self.request.sampling
         banned: Ids[int] = ()
         if position - self.prompt_length < sampling.min_tokens:
             banned = (*end_ids, *sampling.stop_token_ids)
         return SampleRow(
-            row, sampling, self.seed, self.choice, position, self.counts, self.prompt_set, banned, mask
+            row, sampling, self.seed, self.choice, position, counts, self.prompt_set, banned, mask
         )  # fmt: skip
 
     def judge(self, token: int, piece: bytes, is_end: bool) -> tuple[FinishReason | None, StopMatch | None]:

@@ -60,7 +60,13 @@ class EngineConfig:
     )
     step_tokens: int = knob(512, "Tokens computed in one pass: the chunk of a prefill.", allowed=between(1, 2**16))
     prefix_cache: bool = knob(True, "Reuse computed prefixes.")
+    speculation: bool = knob(True, "Draft tokens where that saves time; answers are the same.")
     eviction: Literal["lru", "lfu"] = knob("lru", "Which prefix goes first when room is needed.")
+    disk_mb: int = knob(
+        0,
+        "Megabytes on disk for prefixes that the cache has no room for; 0: none, since this keeps what users said.",
+        allowed=between(0, 2**24),
+    )
     ageing_s: float = knob(10.0, "Seconds of waiting that raise a request's priority by one.", allowed=seconds(86_400))
     grammar_timeout_s: float = knob(
         10.0, "Seconds that compiling a schema or grammar may take.", allowed=seconds(86_400)

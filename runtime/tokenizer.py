@@ -39,6 +39,7 @@ class Tokenizer:
 
     size: number of ids; the model's output head may be wider
     special_ids: tokens that are left out when ids are decoded
+    control_ids: tokens that text becomes only in control segments
     bos_id, add_bos: the start token, and whether the model expects it before a raw prompt
     token_bytes: for each id the exact bytes that it adds to the text; for special tokens their literal text; empty for
         ids that stand for nothing
@@ -89,6 +90,18 @@ class Tokenizer:
             ids.insert(0, self.bos_id)
         return ids
 
+    def split_controls(self, segments: Sequence[Segment]) -> list[Segment]:
+        """The same text in pieces: those that are control are one control token each, and the others have none."""
+        pieces: list[Segment] = []
+        for control, group in groupby(segments, key=lambda segment: segment.control):
+            text = "".join(segment.text for segment in group)
+            start = 0
+            for match in self._controls.finditer(text) if control else ():
+                pieces += [Segment(text[start : match.start()], False), Segment(match[0], True)]
+                start = match.end()
+            pieces.append(Segment(text[start:], False))
+        return [piece for piece in pieces if piece.text]
+
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, at_start: bool = False) -> str:
         """The text that ids add, bytes that are not UTF-8 replaced by U+FFFD.
 
@@ -134,6 +147,7 @@ class Tokenizer:
         self._backend.encode_special_tokens = True
         self._names = names
         self._controls = re.compile(any_of(names))
+        self.control_ids = frozenset(int(entry["id"]) for entry in entries)
         self._id_of_name = {self._backend.token_to_id(names[entry["content"]]): int(entry["id"]) for entry in entries}
         unknown = self._special_of.get(files.named.get("unk_token", ""))
         self._never = frozenset(self._id_of_name.values()) - {unknown}

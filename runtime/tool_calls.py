@@ -14,7 +14,19 @@ from msgspec.structs import replace
 from ..errors import InvalidParameter
 from ..grammar.reasoning import Markers, ReasoningParser, State, start_state, with_thinking
 from ..grammar.reasoning import detect as reasoning_of
-from ..grammar.tools import Event, Format, FormatJson, Parsed, Parser, TextDelta, Tool, ToolChoice, check_tools, detect
+from ..grammar.tools import (
+    Event,
+    Format,
+    FormatJson,
+    Parsed,
+    Parser,
+    ReasoningDelta,
+    TextDelta,
+    Tool,
+    ToolChoice,
+    check_tools,
+    detect,
+)
 from ..types import (
     Call,
     Chunk,
@@ -45,12 +57,13 @@ def with_stops(params: SamplingParams, stop_ids: tuple[int, ...]) -> SamplingPar
 
 
 class Said(NamedTuple):
-    """What a piece of the output adds: text as it was generated, text for the reader, who is not shown thoughts, and
-    calls that have become whole."""
+    """What a piece of the output adds: text as it was generated, text for the reader, who is not shown thoughts, calls
+    that have become whole, and thoughts."""
 
     text: str
     content: str
     calls: list[ToolCall]
+    reasoning: str = ""
 
 
 class ToolManner:
@@ -82,11 +95,33 @@ class ToolManner:
         strict = any(tool.strict for tool in choice.select(tools)) or (answer is not None and answer.strict)
         return GrammarSpec("structural_tag", json.dumps(found), strict, after, tuple(sorted(self.shown)))
 
+    def answer_grammar(self, ids: Sequence[int], answer: GrammarSpec | None) -> GrammarSpec | None:
+        """What an answer without tools to the prompt `ids` is held to, once the model has thought. A grammar in EBNF or
+        Lark cannot follow thoughts that may never begin; it then holds from the first token."""
+        state = self._state(ids)
+        if self._form.channels:
+            inner = None if answer is None else _format_of(answer)
+            found = self._form.grammar([], ToolChoice("none"), True, inner)
+        elif answer is None or self._markers is None or state == "closed":
+            return answer
+        elif state == "open":
+            return replace(answer, after=tuple(self._tokenizer.encode(self._markers.end, specials=True)))
+        elif answer.kind in ("ebnf", "lark"):
+            return answer
+        else:
+            found = with_thinking(_format_of(answer), self._markers)
+        strict = answer is not None and answer.strict
+        return GrammarSpec("structural_tag", json.dumps(found), strict, (), tuple(sorted(self.shown)))
+
+    def answer_reader(self, call: Call) -> CallReader:
+        """Reads an answer without tools: what is thought, and what is said."""
+        parser = self._form.parser([], answer=call.grammar is not None) if self._form.channels else None
+        return CallReader(parser, self._thought(call.ids))
+
     def reader(self, call: Call, use: ToolUse) -> CallReader:
         """Reads the answer to a call. Stop strings are looked for there: the engine is to be given none."""
         tools = _choice(use).select(_tools(use.tools))
-        state = self._state(call.ids)
-        thought = ReasoningParser(self._markers, state) if self._markers is not None and state != "closed" else None
+        thought = self._thought(call.ids)
         stops = TextStops(call.sampling.stop, call.sampling.min_tokens) if call.sampling.stop else None
         return CallReader(self._form.parser(tools, answer=call.grammar is not None), thought, stops)
 
@@ -103,6 +138,10 @@ class ToolManner:
         found = (self._tokenizer.id_of_special(text) for text in self._form.stops)
         return tuple(token for token in found if token is not None)
 
+    def _thought(self, ids: Sequence[int]) -> ReasoningParser | None:
+        state = self._state(ids)
+        return ReasoningParser(self._markers, state) if self._markers is not None and state != "closed" else None
+
     def _state(self, ids: Sequence[int]) -> State:
         if self._markers is None or self._form.channels:
             return "closed"
@@ -113,7 +152,8 @@ class ToolManner:
 class CallReader:
     """Reads one answer; what it says adds up to the same however the text is cut."""
 
-    def __init__(self, parser: Parser, thought: ReasoningParser | None, stops: TextStops | None = None) -> None:
+    def __init__(self, parser: Parser | None, thought: ReasoningParser | None, stops: TextStops | None = None) -> None:
+        """Without a `parser` there are no calls."""
         self._parser = parser
         self._thought = thought
         self._stops = stops
@@ -125,7 +165,7 @@ class CallReader:
     def read(self, chunk: Chunk) -> Chunk:
         """The chunk of at most one token, with what it says; the last one, if it ends a stop string."""
         said = self.push(chunk.text, chunk.finish, tokens=len(chunk.ids))
-        chunk = chunk._replace(text=said.text, content=said.content, calls=said.calls)
+        chunk = chunk._replace(text=said.text, content=said.content, calls=said.calls, reasoning=said.reasoning)
         if self._stops is None or self._stops.found is None:
             return chunk
         ids = () if isinstance(chunk.stop, int) else chunk.ids  # the end token comes after what is said
@@ -145,13 +185,16 @@ class CallReader:
         whole = whole[: next((i for i, call in enumerate(whole) if not call.complete), len(whole))]
         self._given += len(whole)
         calls = [ToolCall(call.id, call.name, call.arguments) for call in whole]
-        return Said(self._written.push(text, unsaid), content, calls)
+        reasoning = "".join(event.text for event in found if isinstance(event, ReasoningDelta))
+        return Said(self._written.push(text, unsaid), content, calls, reasoning)
 
     def _events(self, text: str, finish: FinishReason | None) -> list[Event]:
         cut = finish != "stop"
         thought: Sequence[Event] = [TextDelta(text)]
         if self._thought is not None:
             thought = self._thought.push(text) + (self._thought.finish(cut=cut) if finish else [])
+        if self._parser is None:
+            return [*thought]
         found: list[Event] = []
         for event in thought:
             found += self._parser.push(event.text) if isinstance(event, TextDelta) else [event]
@@ -186,7 +229,22 @@ def _answer_format(spec: GrammarSpec | None) -> FormatJson | None:
         return None
     if spec.kind not in ("json_schema", "json_object"):
         raise InvalidParameter(f"{spec.kind}: together with tools, only a JSON schema or JSON object can be asked for")
-    return {"type": "json_schema", "json_schema": json.loads(spec.value) if spec.value else {"type": "object"}}
+    return _format_of(spec)
+
+
+def _format_of(spec: GrammarSpec) -> FormatJson:
+    """The same as a structural format. Raises `InvalidParameter` for what is none."""
+    match spec.kind:
+        case "json_schema" | "json_object":
+            return {"type": "json_schema", "json_schema": json.loads(spec.value) if spec.value else {"type": "object"}}
+        case "regex":
+            return {"type": "regex", "pattern": spec.value}
+        case "choice":
+            return {"type": "or", "elements": [{"type": "const_string", "value": v} for v in json.loads(spec.value)]}
+        case "structural_tag":
+            found: FormatJson = json.loads(spec.value)
+            return found
+    raise InvalidParameter(f"{spec.kind}: cannot be asked of a model that answers in channels")
 
 
 def _choice(use: ToolUse) -> ToolChoice:

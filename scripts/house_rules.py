@@ -11,15 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FILE_LINES, FUNCTION_LINES, KNOBS, BASIC_KNOBS, ENVIRONMENT = 400, 60, 40, 12, 5
-ROOMS = ("lang", "runtime", "radix_cache", "grammar", "speculative", "kernels")
+ROOMS = ("lang", "prompts", "runtime", "radix_cache", "grammar", "speculative", "kernels")
 ROOT_FILES = ("__init__", "types", "errors", "cli")
 MAY_IMPORT = {
+    "prompts": set[str](),
     "kernels": set[str](),
     "radix_cache": set[str](),
     "grammar": set[str](),
     "speculative": {"kernels", "grammar"},
-    "runtime": {"kernels", "radix_cache", "grammar", "speculative"},
-    "lang": set[str](),
+    "runtime": {"prompts", "kernels", "radix_cache", "grammar", "speculative"},
+    "lang": {"prompts"},
 }
 SCRIPTS = ("tests", "examples", "benchmarks", "scripts")
 

@@ -46,9 +46,12 @@ class Mutant(NamedTuple):
 
 FUZZ = ("tests/null/test_engine_fuzz.py",)
 RADIX = ("tests/null/test_radix_tree.py",)
+DISK = ("tests/null/test_disk_tier.py",)
 MODEL = "tests/unit/test_invariants.py"
 HITS = (MODEL, "-k", "cache_hit or next_turn")  # no reference answers needed: quick
 ROWS = (MODEL, "-k", "batched-0 or chunks-0")
+DRAFTS = ("tests/null/test_engine_drafts.py",)
+DRAFTED = (MODEL, "-k", "drafts-0 or drafts-1 or drafts-2")
 MASKS = ("tests/unit/test_ops_pointwise.py", "-k", "apply_mask")
 MATCHER = ("tests/unit/test_grammar_matcher.py", "-k", "mask_bits or not_utf8")
 SPLITS = ("tests/null/test_text_stream_splits.py",)
@@ -107,6 +110,52 @@ MUTANTS = (
         "I2", "random numbers are those of the place in the batch", "runtime/sampler.py",
         "[row.seed for row in rows], [row.choice for row in rows],",
         "[row.seed for row in rows], list(range(len(rows))),", ROWS,
+    ),
+    # ---- I3: drafts change nothing ----------------------------------------------------------------------------------
+    Mutant(
+        "I3",
+        "a wrong draft token is taken for right",
+        "runtime/scheduler.py",
+        "right = output.tokens[-1] == guess",
+        "right = True",
+        DRAFTS,
+    ),
+    Mutant(
+        "I3",
+        "a token after a draft is drawn with the number of another place",
+        "runtime/scheduler.py",
+        "sequence.sample_row(row + i, entry.end + i,",
+        "sequence.sample_row(row + i, entry.end,",
+        DRAFTED,
+    ),
+    Mutant(
+        "I3",
+        "the mask of a draft's end is that of its beginning",
+        "runtime/scheduler.py",
+        "mask = draft.masks[i]",
+        "mask = draft.masks[0]",
+        DRAFTED,
+    ),
+    Mutant(
+        "I3",
+        "penalties do not count the draft",
+        "runtime/scheduler.py",
+        "drafted = draft.tokens[:i]",
+        "drafted = draft.tokens[:0]",
+        DRAFTED,
+    ),
+    # ---- I1 and I6 of pages that were on disk ------------------------------------------------------------------------
+    Mutant(
+        "I1", "pages from disk are in the tree, but were not written", "runtime/disk_tier.py",
+        "            self._storage.write_pages(pages, np.stack(found))\n", "", DISK,
+    ),
+    Mutant(
+        "I1", "what is read from disk is not checked", "runtime/disk_segments.py",
+        " or head != key + self._form.digest(key, payload)", "", DISK,
+    ),
+    Mutant(
+        "I6", "tenants have the same keys on disk", "runtime/disk_tier.py",
+        "for name in namespace]", "for name in namespace[1:]]", DISK,
     ),
     # ---- I4: a mask bit is set if and only if the matcher accepts the token ------------------------------------------
     Mutant(
@@ -167,6 +216,11 @@ MUTANTS = (
     Mutant(
         "I6", "the tree has one root for all", "radix_cache/tree.py",
         "        root = self._roots.get(ns)\n", "        root = next(iter(self._roots.values()), None)\n", RADIX,
+    ),
+    Mutant(
+        "I6", "a tenant is given the turns of another", "runtime/server/chat.py",
+        "_asked(body, origin.tenant, how", '_asked(body, "", how',
+        ("tests/null/test_server_transcripts.py", "-k", "no_tenant"),
     ),
     # ---- I7: streaming and not streaming say the same ----------------------------------------------------------------
     Mutant(

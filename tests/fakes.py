@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from bosquet.runtime.plan import Plan, Sampled, SampleRow, ScoreRow
 from bosquet.types import PAGE, TokenLogprob
@@ -47,6 +48,17 @@ class TokenMemory:
 
     def slot(self, pages: Sequence[int], position: int) -> int:
         return pages[position // PAGE] * PAGE + position % PAGE
+
+    @property
+    def page_bytes(self) -> int:
+        return PAGE * self.slots.itemsize
+
+    def read_pages(self, pages: Sequence[int]) -> npt.NDArray[np.uint8]:
+        return self.slots.reshape(-1, PAGE)[list(pages)].view(np.uint8)
+
+    def write_pages(self, pages: Sequence[int], data: npt.NDArray[np.uint8]) -> None:
+        assert data.shape == (len(pages), self.page_bytes)
+        self.slots.reshape(-1, PAGE)[list(pages)] = data.view(np.int64)
 
     def read(self, pages: Sequence[int], length: int) -> list[int]:
         return [int(self.slots[self.slot(pages, i)]) for i in range(length)]

@@ -182,6 +182,7 @@ class FakeBackend:
     encoded: list[list[Segment]] = field(default_factory=list)
     rendered: list[list[dict[str, Any]]] = field(default_factory=list)
     scored: list[tuple[Sequence[int], Sequence[Sequence[int]]]] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
     active: int = 0
     most_active: int = 0
     cancelled: int = 0
@@ -213,7 +214,7 @@ class FakeBackend:
             cached = self._cached(call.ids)
             relaxed = self.relaxed if call.grammar or call.tools else ()
             said, calls = spoken(made.text, f"{call.origin.step}{len(self.calls)}") if call.tools else (made.text, [])
-            shown = ""
+            shown = whole = ""
             for ids, text, last in pieces(made):
                 await asyncio.sleep(self.pause)
                 logprobs = [TokenLogprob(token, -1.0) for token in ids if token < 1000]
@@ -224,6 +225,10 @@ class FakeBackend:
                 relaxed = ()
                 if tokens:
                     chunk = chunk._replace(content=content)
+                if call.reasoning:
+                    whole += text
+                    answered, thought = reasoned(made.text, whole, text)
+                    chunk = chunk._replace(reasoning=thought, **{"content" if tokens else "text": answered})
                 if last:
                     finished = True
                     self._seen.append((*call.ids, *made.ids))
@@ -237,6 +242,9 @@ class FakeBackend:
         finally:
             self.active -= 1
             self.cancelled += not finished
+
+    async def end(self, run: str) -> None:
+        self.ended.append(run)
 
     async def score(self, ids: Sequence[int], choices: Sequence[Sequence[int]], origin: Origin) -> list[list[float]]:
         assert ids, "position 0 has no predecessor"
@@ -267,6 +275,16 @@ class FakeBackend:
             )
             best = max(best, shared)
         return min(best, len(ids) - 1)
+
+
+def reasoned(text: str, so_far: str, piece: str) -> tuple[str, str]:
+    """What of the piece that ends `so_far` is answered and what is thought: all up to "</think>", where that comes."""
+    end = text.find("</think>")
+    places = range(len(so_far) - len(piece), len(so_far))
+    if end < 0:
+        return piece, ""
+    answer = end + len("</think>")
+    return "".join(text[at] for at in places if at >= answer), "".join(text[at] for at in places if at < end)
 
 
 def told(tools: Sequence[ToolSpec]) -> list[Segment]:

@@ -54,6 +54,9 @@ class FakeServer(httpx.MockTransport):
         return [body for asked, body, _ in self.requests if asked == path]
 
     async def _answer(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "DELETE":
+            self.backend.ended.append(request.url.path.rpartition("/")[2])
+            return httpx.Response(204)
         body = json.loads(await request.aread())
         self.requests.append((request.url.path, body, request.headers))
         answer = self.routes[request.url.path](body, request)

@@ -11,10 +11,11 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..table import AttentionRow
+from ..table import AttentionRow, Bytes
 from .library import Library
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
@@ -42,6 +43,17 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 _FAULTS = {-2: "the page list is shorter than the row", -3: "a parent comes before its child"}
 
 
+class _Cache(ctypes.Structure):
+    """As KvCache in native/kv.h."""
+
+    _fields_ = (
+        *((name, _INT) for name in ("layers", "kv_heads", "pages", "dim", "padded", "type")),
+        *((name, ctypes.c_size_t) for name in ("element", "values", "key_scales", "value_scales", "unit_bytes")),
+        ("data", _POINTER),
+        ("mapped", ctypes.c_size_t),
+    )
+
+
 class KvStore:
     """Keys and values of all pages and layers. Zero at the start; memory is taken when a page is first written.
 
@@ -60,6 +72,36 @@ class KvStore:
         self.handle: int | None = functions.bosquet_kv_create(layers, kv_heads, pages, head_dim, _TYPES[dtype])
         if self.handle is None:
             raise MemoryError(f"no memory for a cache of {pages} pages")
+        self._bytes = self._by_page()
+
+    def _by_page(self) -> Bytes:
+        """All memory as [pages, page_bytes]: the units of a page lie side by side."""
+        assert self.handle is not None
+        native = _Cache.from_address(self.handle)
+        sizes = (self.layers, self.kv_heads, self.pages, self.head_dim, _TYPES[self.dtype], self.nbytes)
+        assert sizes == (
+            *(native.layers, native.kv_heads, native.pages, native.dim, native.type),
+            native.layers * native.kv_heads * native.pages * native.unit_bytes,
+        ), "_Cache is not KvCache of native/kv.h"
+        memory = (ctypes.c_uint8 * self.nbytes).from_address(native.data)
+        return np.ctypeslib.as_array(memory).reshape(self.pages, -1)
+
+    @property
+    def page_bytes(self) -> int:
+        return int(self._bytes.shape[1])
+
+    def read_pages(self, pages: Sequence[int]) -> Bytes:
+        """[n, page_bytes]: the units of each page as they lie."""
+        return self._bytes[self._known(pages)]
+
+    def write_pages(self, pages: Sequence[int], data: Bytes) -> None:
+        """What `read_pages` gave."""
+        assert data.shape == (len(pages), self.page_bytes), data.shape
+        self._bytes[self._known(pages)] = data
+
+    def _known(self, pages: Sequence[int]) -> list[int]:
+        assert all(0 <= page < self.pages for page in pages), "no such page"
+        return list(pages)
 
     @property
     def nbytes(self) -> int:

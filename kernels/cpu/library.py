@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import platform
 import re
@@ -68,6 +69,10 @@ class Library:
         self.functions.bosquet_destroy.restype = None
         pinned = (ctypes.c_int * len(cpus))(*cpus)
         self.handle: int | None = create(threads, pinned, len(cpus))
+
+    def digest(self) -> str:
+        """Of the code: another build may round otherwise."""
+        return hashlib.sha256(library_path(self.isa).read_bytes()).hexdigest()[:16]
 
     def close(self) -> None:
         """End the threads. Nothing may be called afterwards."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..reference.memory import advise_huge
 from ..reference.ops import ReferenceOps
-from ..table import AttentionRow, Blocks, Masks, Stack, StackSpec
+from ..table import AttentionRow, Blocks, Bytes, Masks, Stack, StackSpec
 from .attention import AttentionPlan, KvStore, NativeAttention
 from .forward import NativeStack
 from .library import Library, default_threads, usable
@@ -41,6 +41,7 @@ class CpuOps:
     ) -> None:
         isa = isa or next(iter(usable()), "any processor")
         self.library = Library(isa, threads or len(cpus) or default_threads(), cpus)
+        self.identity = f"native {isa} {self.library.digest()} {storage}"
         self.keeps_blocks = storage == "stored"
         self._linear = NativeLinear(self.library, storage)
         self._attention = NativeAttention(self.library, cascade=cascade)
@@ -107,6 +108,15 @@ class CpuOps:
 
     def copy_pages(self, kv: KvStore, copies: Sequence[tuple[int, int, int]]) -> None:
         self._attention.copy_pages(kv, copies)
+
+    def page_bytes(self, kv: KvStore) -> int:
+        return kv.page_bytes
+
+    def read_pages(self, kv: KvStore, pages: Sequence[int]) -> Bytes:
+        return kv.read_pages(pages)
+
+    def write_pages(self, kv: KvStore, pages: Sequence[int], data: Bytes) -> None:
+        kv.write_pages(pages, data)
 
     def move_slots(self, kv: KvStore, src: Tensor, dst: Tensor) -> None:
         self._attention.move_slots(kv, src, dst)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..table import PAGE
+from ..table import PAGE, Bytes
 from .memory import advise_huge
 
 
@@ -66,6 +66,28 @@ class KvStore:
             assert min(src, dst) >= 0, "page numbers are not negative"  # torch would count from the end
             assert 0 <= n <= PAGE, n
             by_page[:, dst, :n].copy_(by_page[:, src, :n])
+
+    @property
+    def page_bytes(self) -> int:
+        return self.data.nbytes // self.pages
+
+    def read_pages(self, pages: Sequence[int]) -> Bytes:
+        """[n, page_bytes]: each page's slots of layer after layer, head after head, keys before values."""
+        found = self._by_page()[:, self._known(pages)].transpose(0, 1).contiguous()
+        return found.view(len(pages), -1).view(torch.uint8).numpy()
+
+    def write_pages(self, pages: Sequence[int], data: Bytes) -> None:
+        """What `read_pages` gave."""
+        assert data.shape == (len(pages), self.page_bytes), data.shape
+        given = torch.from_numpy(data).view(self.dtype).view(len(pages), -1, PAGE * self.head_dim)
+        self._by_page()[:, self._known(pages)] = given.transpose(0, 1)
+
+    def _by_page(self) -> Tensor:
+        return self.data.view(-1, self.pages, PAGE * self.head_dim)
+
+    def _known(self, pages: Sequence[int]) -> Tensor:
+        assert all(0 <= page < self.pages for page in pages), "no such page"
+        return torch.tensor(pages, dtype=torch.int64)
 
     def move_slots(self, src: Tensor, dst: Tensor) -> None:
         """Slots `src` [n] to `dst` [n]; all are read before any is written. `dst` names each slot at most once."""

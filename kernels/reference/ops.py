@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..stack import OpStack
-from ..table import AttentionRow, Blocks, Masks, Stack, StackSpec
+from ..table import AttentionRow, Blocks, Bytes, Masks, Stack, StackSpec
 from .attention import Workspace, attend
 from .kv import KvStore
 from .linear import PackedLinear, linear, pack_linear
@@ -26,6 +26,7 @@ class ReferenceOps:
     """Implements `kernels.table.Ops`. Holds workspace, so it serves one thread at a time."""
 
     name = "reference"
+    identity = f"reference torch {torch.__version__}"
     keeps_blocks = False
 
     def __init__(self) -> None:
@@ -118,6 +119,15 @@ class ReferenceOps:
 
     def copy_pages(self, kv: KvStore, copies: Sequence[tuple[int, int, int]]) -> None:
         kv.copy_pages(copies)
+
+    def page_bytes(self, kv: KvStore) -> int:
+        return kv.page_bytes
+
+    def read_pages(self, kv: KvStore, pages: Sequence[int]) -> Bytes:
+        return kv.read_pages(pages)
+
+    def write_pages(self, kv: KvStore, pages: Sequence[int], data: Bytes) -> None:
+        kv.write_pages(pages, data)
 
     def move_slots(self, kv: KvStore, src: Tensor, dst: Tensor) -> None:
         kv.move_slots(src, dst)

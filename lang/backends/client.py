@@ -32,14 +32,19 @@ class Client:
 
     async def post(self, path: str, body: Json, headers: Mapping[str, str] | None = None) -> Json:
         """The answer's JSON. Raises what the server's error stands for, `Unavailable` if there is no answer."""
-        async with self._answer(path, body, headers) as response:
+        async with self._answer("POST", path, body, headers) as response:
             return _decoded(await response.aread())
+
+    async def delete(self, path: str) -> None:
+        """Raises as `post`."""
+        async with self._answer("DELETE", path, None, None):
+            pass
 
     async def events(
         self, path: str, body: Json, headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[Json, None]:
         """The server-sent events of one answer, up to `[DONE]`. Raises as `post`; closing it drops the connection."""
-        async with self._answer(path, body, headers) as response:
+        async with self._answer("POST", path, body, headers) as response:
             async for line in response.aiter_lines():
                 if not line.startswith("data:"):
                     continue
@@ -53,13 +58,15 @@ class Client:
         raise Unavailable(f"{self.url} ended the stream before its answer was complete")
 
     @asynccontextmanager
-    async def _answer(self, path: str, body: Json, headers: Mapping[str, str] | None) -> AsyncIterator[httpx.Response]:
+    async def _answer(
+        self, method: str, path: str, body: Json | None, headers: Mapping[str, str] | None
+    ) -> AsyncIterator[httpx.Response]:
         if self._http is None:
             self._http = self._connect()
-        content = msgspec.json.encode(body)
+        content = None if body is None else msgspec.json.encode(body)
         sent = {"Content-Type": "application/json", **self._headers, **(headers or {})}
         try:
-            async with self._http.stream("POST", self.url + path, content=content, headers=sent) as response:
+            async with self._http.stream(method, self.url + path, content=content, headers=sent) as response:
                 if response.status_code >= 400:
                     raise _error(_error_object(await response.aread()), response)
                 yield response

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 
 from ...errors import Unavailable
-from ...types import Call, Chunk, Message, Origin, Segment, TokenLogprob, ToolCall, ToolSpec
+from ...types import Ahead, Call, Chunk, Message, Origin, Segment, TokenLogprob, ToolCall, ToolSpec
 from ..backend import TOKEN_CAPABILITIES
 from .client import (
     Client,
@@ -29,6 +29,7 @@ from .client import (
 )
 
 _MAX_HEADER = 200
+_DAY = 86_400.0  # no pause is told as longer
 _PRINTABLE = "".join(chr(code) for code in range(32, 127) if chr(code) != "%")
 
 
@@ -83,12 +84,17 @@ class BosquetServer(HttpBackend):
             **grammar_fields(call.grammar),
             **tool_fields(call.tools),
         }
+        if call.reasoning:
+            body["reasoning"] = True
         if call.sampling.logprobs is not None:
             body["logprobs"] = call.sampling.logprobs
-        async with aclosing(self._client.events("/v1/completions", body, _headers(call.origin))) as events:
+        async with aclosing(self._client.events("/v1/completions", body, _headers(call.origin, call.ahead))) as events:
             async for event in events:
                 choices = event.get("choices") or [{}]
                 yield _chunk(choices[0], usage_counts(event))._replace(relaxed=relaxed_keywords(event))
+
+    async def end(self, run: str) -> None:
+        await self._client.delete(f"/v1/runs/{quote(_escaped(run), '')}")
 
     async def score(self, ids: Sequence[int], choices: Sequence[Sequence[int]], origin: Origin) -> list[list[float]]:
         body: Json = {
@@ -124,6 +130,7 @@ def _chunk(choice: Json, counts: Counts) -> Chunk:
         # An end token has an id but, as it is no part of the text, no log-probability.
         logprobs=None if logprobs is None else [TokenLogprob(*pair) for pair in zip(ids, logprobs, strict=False)],
         content=choice.get("content"),
+        reasoning=choice.get("reasoning") or "",
         calls=[
             ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
             for call in choice.get("tool_calls") or ()
@@ -131,10 +138,22 @@ def _chunk(choice: Json, counts: Counts) -> Chunk:
     )
 
 
-def _headers(origin: Origin) -> dict[str, str]:
-    """Where in a program the request comes from. Names may be in any script, headers are ASCII: the rest is escaped."""
+def _headers(origin: Origin, ahead: Ahead | None = None) -> dict[str, str]:
+    """Where in a program the request comes from, and what is to come after it. Names may be in any script, headers are
+    ASCII: the rest is escaped."""
     parts = {"Program": origin.program, "Run": origin.run, "Step": origin.step, "Branch": origin.branch}
-    return {f"X-Bosquet-{name}": quote(part, _PRINTABLE)[:_MAX_HEADER] for name, part in parts.items() if part}
+    headers = {f"X-Bosquet-{name}": _escaped(part) for name, part in parts.items() if part}
+    known = [] if ahead is None or ahead.returns is None else [f"returns={ahead.returns:d}"]
+    if ahead is not None:
+        known += [f"pause={min(ahead.pause_s, _DAY):.3f}"] if ahead.pause_s > 0 else []
+        known += [f"{name}={value}" for name in ("steps", "tokens") if (value := getattr(ahead, name)) > 0]
+    if known:
+        headers["X-Bosquet-Ahead"] = "; ".join(known)
+    return headers
+
+
+def _escaped(part: str) -> str:
+    return quote(part, _PRINTABLE)[:_MAX_HEADER]
 
 
 def _field(answer: Json, name: str) -> Any:

@@ -30,7 +30,7 @@ PROTOCOL = frozenset(
 )
 """What OpenAI's own chat protocol offers of `CAPABILITIES`."""
 
-_NEVER = frozenset(("tokens", "text", "select", "logprobs", "top_logprobs"))
+_NEVER = frozenset(("tokens", "text", "select", "logprobs", "top_logprobs", "images"))
 
 
 class OpenAICompatible(HttpBackend):
@@ -39,6 +39,7 @@ class OpenAICompatible(HttpBackend):
     Many servers can do more than the protocol says. `also` names what this one can: `regex`, `choice`, `ebnf`, `lark`,
     `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`, `stop_token_ids` are then sent as fields of
     these names (`ebnf` as `grammar`), `structural_tag` as `response_format`, `continue` as `continue_final_message`.
+    `reasoning`: the server tells thoughts apart by itself, as `reasoning_content` or `reasoning`.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class OpenAICompatible(HttpBackend):
                     cached_tokens=cached,
                     relaxed=relaxed_keywords(event),
                     calls=deltas.calls() if finish else (),
+                    reasoning=delta.get("reasoning_content") or delta.get("reasoning") or "",
                 )
 
 

@@ -42,7 +42,7 @@ def measure(
         raise ConfigError("--rounds must be at least 1")
     progress = Progress()
     about = machine.facts()
-    others = [_other(name, Path(peers), about["flags"], progress) for text in against for name in text.split(",")]
+    others = [other(name, Path(peers), about["flags"], progress) for text in against for name in text.split(",")]
     with contextlib.ExitStack() as stack:
         for target in others:
             stack.callback(target.end)
@@ -63,7 +63,7 @@ def measure(
         raise BosquetError("no request succeeded")
 
 
-def _other(text: str, folder: Path, flags: Collection[str], progress: Progress) -> Target:
+def other(text: str, folder: Path, flags: Collection[str], progress: Progress) -> Target:
     name, equals, url = text.partition("=")
     if not equals:
         return Started(installed(name, folder, flags), folder, progress)

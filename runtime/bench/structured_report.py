@@ -97,10 +97,10 @@ def show(found: Findings, console: Console | None = None) -> None:
         console.print(_times(found.timings))
     if found.served is not None:
         _show_served(found.served, console)
-    console.print(_targets(targets(found)))
+    console.print(targets_table(targets(found)))
 
 
-def _table(title: str, caption: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
+def plain_table(title: str, caption: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 0, 0, 1),
@@ -125,7 +125,7 @@ def _schemas(title: str, rows: Sequence[Summary]) -> Table:
     )
     numbers = ("\nschemas", "\npass", "\nrefused", "\nrejects", "accepts:\ncovered", "\nsilent")
     pairs = ("mask\nµs p50", "\np99", "compile\nms p50", "\np99", "1st mask\nms p50")
-    table = _table(title, caption, ("\nsubset",), (*numbers, *pairs))
+    table = plain_table(title, caption, ("\nsubset",), (*numbers, *pairs))
     for row in rows:
         if row.subset == "all":
             table.add_section()
@@ -162,7 +162,7 @@ def _keywords(title: str, outcomes: Sequence[Outcome]) -> list[str]:
 def _times(timings: Sequence[Timing]) -> Table:
     numbers = ("\nbytes", "\ntimes", "compile\nms p50", "\np99", "1st mask\nms p50", "\np99")
     caption = "Nothing is taken from the compiler's cache. 1st mask: from the text of the schema to the first mask."
-    table = _table("Compiling", caption, ("\nwhat", "\nmode"), numbers)
+    table = plain_table("Compiling", caption, ("\nwhat", "\nmode"), numbers)
     for row in timings:
         times = (row.compile.p50, row.compile.p99, row.first_mask.p50, row.first_mask.p99)
         mode = "strict" if row.strict else "relaxed"
@@ -174,7 +174,7 @@ def _show_served(served: Served, console: Console) -> None:
     console.print(f"\n{escape(served.model)} at {escape(served.server)}", highlight=False)
     caption = f"free: {FREE.about}. held: {HELD.about}. masks: what a mean step spends on them."
     columns = ("free tok/s", "held tok/s", "held / free", "masks ms a step")
-    table = _table("Streams that are held to a schema, beside free ones", caption, ("round",), columns)
+    table = plain_table("Streams that are held to a schema, beside free ones", caption, ("round",), columns)
     for at, (free, held) in enumerate(zip(served.free, served.held, strict=False), 1):
         both = free.tokens_per_s and held.tokens_per_s
         ratio = f"{held.tokens_per_s / free.tokens_per_s:.3f}" if both else NOTHING  # type: ignore[operator]
@@ -191,8 +191,8 @@ def _number(value: float | None, digits: int) -> str:
     return NOTHING if value is None else f"{value:.{digits}f}"
 
 
-def _targets(rows: Sequence[Target]) -> Table:
-    table = _table("Against the targets", "", ("what",), ("measured", "target", "met"))
+def targets_table(rows: Sequence[Target]) -> Table:
+    table = plain_table("Against the targets", "", ("what",), ("measured", "target", "met"))
     for row in rows:
         value = NOTHING if row.value is None else row.shown.format(row.value)
         bound = f"{'≥' if row.at_least else '≤'} {row.shown.format(row.bound)}"

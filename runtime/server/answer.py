@@ -60,6 +60,10 @@ class UsageWanted:
 
 def extras(generation: Generation) -> Extras | UnsetType:
     """What an answer, or the first chunk of one, says beyond the protocol."""
-    if not generation.relaxed:
-        return UNSET
-    return Extras([RelaxedKeyword(entry.path, entry.keyword, entry.reason) for entry in generation.relaxed])
+    relaxed = [RelaxedKeyword(entry.path, entry.keyword, entry.reason) for entry in generation.relaxed]
+    said = Extras(
+        relaxed or UNSET,
+        generation.scribe.history if generation.scribe else UNSET,
+        (generation.joined and generation.joined.told) or UNSET,
+    )
+    return UNSET if said == Extras() else said

@@ -13,6 +13,7 @@ from ..engine_api import EngineApi
 from .chat import chat_router
 from .completions import completion_router
 from .config import ServerConfig
+from .conversations import Conversations
 from .docs import install_docs
 from .envelope import Envelope
 from .errors import install_error_handlers
@@ -20,11 +21,14 @@ from .health import health_router
 from .keys import load_keyring
 from .metrics import Metrics
 from .models import model_router
+from .program_runs import Programs
+from .programs import program_router, run_router
 from .services import Lifecycle, Services, TextServices
 from .tokenize import tokenize_router
+from .transcripts import Transcripts
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
-ROUTERS = (chat_router, completion_router, model_router, tokenize_router, health_router)
+ROUTERS = (chat_router, completion_router, run_router, program_router, model_router, tokenize_router, health_router)
 
 
 def create_app(
@@ -33,7 +37,17 @@ def create_app(
     """The application. `lifespan` starts and stops what `engine` needs, and installs `text` once it is known; until
     then requests get 503. Raises ConfigError for a bad keys file. `app.state.services` holds what the routes share."""
     keys = load_keyring(config.keys_file)
-    services = Services(engine, text, config, keys, Metrics(), Lifecycle())
+    services = Services(
+        engine=engine,
+        text=text,
+        config=config,
+        keys=keys,
+        metrics=Metrics(),
+        lifecycle=Lifecycle(),
+        programs=Programs(engine),
+        conversations=Conversations(),
+        transcripts=Transcripts(config.transcripts_mb << 20),
+    )
     app = FastAPI(
         title="Bosquet",
         summary="A runtime for agent programs on language models; speaks the OpenAI protocol.",
@@ -54,7 +68,7 @@ def create_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(config.cors_origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["X-Request-Id", "Retry-After"],
         )

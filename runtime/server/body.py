@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+import re
+from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from ...errors import ArrivedLate, BodyTooLarge, InvalidParameter, RequestRejected
-from ...types import Origin
+from ...types import Ahead, Origin
 from .arrival import deadline_of
 from .faults import MAX_NESTING, deeper_than, invalid, malformed, nested_too_deeply
 from .keys import Caller
@@ -25,6 +26,8 @@ ORIGIN_HEADERS = {
     "branch": "X-Bosquet-Branch",
 }
 MAX_ORIGIN = 200
+AHEAD_HEADER = "X-Bosquet-Ahead"
+_AHEAD_PART = re.compile(r" *(?:(returns)=([01])|(pause)=(\d{1,5}(?:\.\d{1,9})?)|(steps|tokens)=(\d{1,9})) *")
 
 
 async def read_body(request: Request, model: type[B], limit: int) -> B:
@@ -63,6 +66,27 @@ def origin_of(request: Request, caller: Caller) -> Origin:
             raise InvalidParameter(f"{header} must be at most {MAX_ORIGIN} printable characters", header)
         found[part] = value
     return Origin(tenant=caller.tenant, **found)
+
+
+def ahead_of(request: Request) -> Ahead:
+    """What the caller knows of its run beyond this request, from a header such as `returns=1; pause=0.5; steps=3;
+    tokens=40`. Raises InvalidParameter."""
+    found: dict[str, Any] = {}
+    given = request.headers.get(AHEAD_HEADER, "")
+    for part in given.split(";") if given else ():
+        match = _AHEAD_PART.fullmatch(part)
+        name, value = [group for group in match.groups() if group is not None] if match else ("", "")
+        if not name or name in found:
+            known = "returns=0 or 1, pause=SECONDS, steps=N and tokens=N, once each"
+            raise InvalidParameter(f"{AHEAD_HEADER}: {part[:64]!r} is none of {known}", AHEAD_HEADER)
+        found[name] = float(value) if name == "pause" else int(value)
+    returns = found.get("returns")
+    return Ahead(
+        returns=None if returns is None else bool(returns),
+        pause_s=found.get("pause", 0.0),
+        steps=found.get("steps", 0),
+        tokens=found.get("tokens", 0),
+    )
 
 
 async def _read_bytes(request: Request, limit: int) -> bytes:

@@ -12,21 +12,23 @@ from ...errors import InvalidParameter
 from ...types import Request as EngineRequest
 from .answer import respond
 from .auth import identified
-from .body import origin_of, read_body
+from .body import ahead_of, origin_of, read_body
 from .chat_writer import ChatWriter
-from .constraints import constraint
+from .constraints import Constraint, constraint
 from .disconnect import answer_unless_gone
 from .docs import documented
 from .generation import FieldNames, Generation
 from .inspection import inspection
 from .keys import Caller
-from .prompts import check_model, render, room_after, turn
+from .prompts import Turn, check_model, plain_messages, render, room_after, turn
 from .reading import Reader
+from .recall import Asked, Recall
 from .record import record_of
 from .sampling import Wanted, check_priority, check_queue, check_stream_options, sampling_params
 from .schemas import ChatRequest
+from .scribe import Scribe
 from .services import Services
-from .tool_use import thinking_of, tool_use
+from .tool_use import ToolUse, thinking_of, tool_use
 
 
 def chat_router(services: Services) -> APIRouter:
@@ -51,21 +53,27 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Ch
     check_queue(1, body.n or 1, text.info)
     wanted = Wanted(_max_tokens(body), _logprobs(body))
     how = turn(body.messages, body.add_generation_prompt, body.continue_final_message)
-    segments, ids = await render(text, body.messages, how, body.chat_template_kwargs, tools)
+    origin = origin_of(request, caller)
+    recall = Recall(services.transcripts, text, _asked(body, origin.tenant, how, tools, answer))
+    segments, ids = await render(text, body.messages, how, body.chat_template_kwargs, tools, recall)
     room = room_after(text, len(ids), "messages")
     if not ids:
         raise InvalidParameter("messages: the template made an empty prompt of them", "messages")
     thinking = thinking_of(text, segments, continued=how.continue_final_message)
     held = tools.held(text.tool_format, answer, thinking, text.tokenizer.id_of_special)
     sampling = sampling_params(body, wanted, room, text.info)
+    joined = services.conversations.join_chat(
+        origin, body, plain_messages(body.messages), go_on=how.continue_final_message
+    )
     engine_request = EngineRequest(
         id=f"chatcmpl-{uuid.uuid4().hex}",
         ids=ids,
         sampling=held.for_engine(sampling),
         grammar=held.spec,
-        origin=origin_of(request, caller),
+        origin=joined.origin,
         priority=check_priority(body, caller),
         timeout_s=body.timeout or services.config.request_timeout_s,
+        ahead=ahead_of(request),
     )
     record = record_of(request.scope)
     check = inspection(services.config.check_share, held.expected, engine_request.id, services.metrics)
@@ -75,9 +83,15 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Ch
         stream = text.stream(engine_request.sampling.stop, held.shown)
         return tools.reader(stream, text.tool_format, answer, thinking, sampling)
 
-    generation = Generation(services, [engine_request], fields, record, reader, check)
+    scribe = Scribe(recall, held.shown, thinking.state if thinking else None)
+    generation = Generation(services, [engine_request], fields, record, reader, check, scribe, joined)
     writer = ChatWriter(body, text, engine_request, model, tools)
     return await respond(generation, writer, record, stream=body.stream)
+
+
+def _asked(body: ChatRequest, tenant: str, how: Turn, tools: ToolUse, answer: Constraint) -> Asked:
+    append_only = body.history == "append_only"
+    return Asked(tenant, tools, answer.spec is not None, body.chat_template_kwargs, *how, append_only)
 
 
 def _max_tokens(body: ChatRequest) -> int | None:

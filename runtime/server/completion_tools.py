@@ -1,4 +1,5 @@
-"""Tools of a completion: an extension for programs that carry token ids and still want calls held and read.
+"""Tools and reasoning of a completion: an extension for programs that carry token ids and still want calls held and
+read, or thoughts told apart from the answer.
 
 The prompt says of the tools what it says; nothing is added to it. The text stays as it was generated, calls included,
 so that it goes with the token ids; beside it stand the text without the calls, and the calls.
@@ -84,11 +85,12 @@ class Reading:
 def reading(text: Text, body: CompletionRequest, found: Constraint, prompts: Sequence[Prompt]) -> Reading:
     """Raises InvalidParameter for tools that contradict themselves, or with several prompts."""
     tools = tool_use(body, found)
-    if not tools.tools:
+    if not tools.tools and not body.reasoning:
         free = Held(found.spec, found.places, found.expected, frozenset(), [])
         return Reading(free, lambda sampling: PlainReader(text.stream(sampling.stop, frozenset())))
     if len(prompts) > 1:
-        raise InvalidParameter("tools: only with one prompt", "tools")
+        name = "tools" if tools.tools else "reasoning"
+        raise InvalidParameter(f"{name}: only with one prompt", name)
     return _with_tools(text, tools, found, prompts[0])
 
 

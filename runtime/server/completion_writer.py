@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from ...grammar.tools import ReasoningDelta
 from ...types import Request, TokenLogprob
 from .answer import UsageWanted, extras
 from .completion_tools import CallFolder, WrittenReader
@@ -35,7 +36,8 @@ class CompletionWriter:
         model: str,
         written: Sequence[WrittenReader] = (),
     ) -> None:
-        """`written`: where there are tools, what keeps the text of each choice as it was generated."""
+        """`written`: where there are tools, or reasoning is told apart, what keeps the text of each choice as it was
+        generated."""
         self._model = model
         self._created = int(time.time())
         self._id = requests[0].id if len(requests) == 1 else requests[0].id.rpartition("-")[0]
@@ -50,7 +52,7 @@ class CompletionWriter:
 
     async def whole(self, generation: Generation) -> TextCompletion:
         """All pieces folded into one answer."""
-        folded = [_Folded() for _ in self._choices]
+        folded = [Folded() for _ in self._choices]
         async with aclosing(self._pieces(generation)) as flow:
             async for piece in flow:
                 folded[piece.index].add(piece)
@@ -59,15 +61,21 @@ class CompletionWriter:
         return answer
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
+        """The chunks as events."""
+        async with aclosing(self.chunks(generation)) as flow:
+            async for chunk in flow:
+                yield event(chunk)
+
+    async def chunks(self, generation: Generation) -> AsyncGenerator[TextCompletion, None]:
         """Each piece as a chunk; the usage, if wanted, last."""
         more = extras(generation)
         async with aclosing(self._pieces(generation)) as flow:
             async for piece in flow:
                 chunk = self._answer([piece], self._usage.of_chunk(generation))
                 chunk.x_bosquet, more = more, UNSET
-                yield event(chunk)
+                yield chunk
         if self._usage.last:
-            yield event(self._answer([], generation.usage))
+            yield self._answer([], generation.usage)
 
     async def _pieces(self, generation: Generation) -> AsyncGenerator[TextChoice, None]:
         """What there is to send, in order. A choice waits until the scores of its prompt, if wanted, are there; it may
@@ -153,12 +161,14 @@ class _ChoiceWriter:
 
     def _piece(self, delta: Delta) -> list[TextChoice]:
         calls = self._calls.add(delta.events) if self._written is not None else []
-        if not (delta.text or delta.finish or delta.logprobs or (self._ids and delta.tokens) or calls):
+        thought = "".join(event.text for event in delta.events if isinstance(event, ReasoningDelta))
+        if not (delta.text or delta.finish or delta.logprobs or (self._ids and delta.tokens) or calls or thought):
             return []
         piece = TextChoice(self._index, delta.text, finish_reason=delta.finish)
         if self._written is not None:
             piece.text, piece.content = self._written.take(), delta.text
             piece.tool_calls = calls or UNSET
+            piece.reasoning = thought or UNSET
         if delta.logprobs is not None:
             piece.logprobs = self._logprobs.write(delta.logprobs)
         if delta.stop_reason is not None:
@@ -168,7 +178,7 @@ class _ChoiceWriter:
         return [piece]
 
 
-class _Folded:
+class Folded:
     """The pieces of one choice added up."""
 
     def __init__(self) -> None:
@@ -189,6 +199,7 @@ class _Folded:
             token_ids=_chained([piece.token_ids for piece in self._pieces]),
             prompt_token_ids=first.prompt_token_ids,
             content=_together([piece.content for piece in self._pieces]),
+            reasoning=_together([piece.reasoning for piece in self._pieces]),
             tool_calls=_chained([piece.tool_calls for piece in self._pieces]),
         )
 

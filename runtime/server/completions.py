@@ -10,14 +10,15 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from ...errors import InvalidParameter
+from ...types import Origin, SamplingParams
 from ...types import Request as EngineRequest
-from ...types import SamplingParams
 from .answer import respond
 from .auth import identified
-from .body import origin_of, read_body
+from .body import ahead_of, origin_of, read_body
 from .completion_tools import reading
 from .completion_writer import CompletionWriter
 from .constraints import constraint
+from .conversations import Joined
 from .disconnect import answer_unless_gone
 from .docs import documented
 from .generation import FieldNames, Generation
@@ -56,11 +57,12 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Co
     prompts = await completion_prompts(text, body)
     read = reading(text, body, found, prompts)
     sampling = [sampling_params(body, wanted, text.info.context_length - len(p.ids), text.info) for p in prompts]
-    requests = _engine_requests(services, request, caller, body, prompts, sampling, read.held)
+    joined = _joined(services, origin_of(request, caller), body, prompts)
+    requests = _engine_requests(services, request, caller, body, prompts, sampling, read.held, joined.origin)
     record = record_of(request.scope)
     check = inspection(services.config.check_share, read.held.expected, requests[0].id, services.metrics)
     fields = FieldNames("prompt", read.held.places)
-    generation = Generation(services, requests, fields, record, lambda: read.reader(sampling[0]), check)
+    generation = Generation(services, requests, fields, record, lambda: read.reader(sampling[0]), check, joined=joined)
     writer = CompletionWriter(body, text, prompts, requests, model, read.written)
     return await respond(generation, writer, record, stream=body.stream)
 
@@ -81,6 +83,14 @@ def _wanted(body: CompletionRequest) -> Wanted:
     return Wanted(max_tokens, body.logprobs, body.logprobs, body.prompt_logprobs_from or 1)
 
 
+def _joined(services: Services, origin: Origin, body: CompletionRequest, prompts: Sequence[Prompt]) -> Joined:
+    """Several prompts, or one that is only scored, are no run unless they say so."""
+    if origin.run or (len(prompts) == 1 and body.max_tokens != 0):
+        prompt = prompts[0]
+        return services.conversations.join_text(origin, body, prompt.ids if prompt.text is None else prompt.text)
+    return Joined(origin)
+
+
 def _engine_requests(
     services: Services,
     request: Request,
@@ -89,8 +99,9 @@ def _engine_requests(
     prompts: Sequence[Prompt],
     sampling: Sequence[SamplingParams],
     held: Held,
+    origin: Origin,
 ) -> list[EngineRequest]:
-    origin = origin_of(request, caller)
+    ahead = ahead_of(request)
     priority = check_priority(body, caller)
     name = f"cmpl-{uuid.uuid4().hex}"
     requests = []
@@ -107,6 +118,7 @@ def _engine_requests(
                 origin=origin,
                 priority=priority,
                 timeout_s=body.timeout or services.config.request_timeout_s,
+                ahead=ahead,
             )
         )
     return requests

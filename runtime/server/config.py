@@ -62,6 +62,9 @@ class ServerConfig:
         "How the model writes tool calls; 'auto': as its chat template has them.",
         allowed=one_of(("auto", *KNOWN)),
     )
+    transcripts_mb: int = knob(
+        64, "Memory for what was generated, so that echoed turns keep their tokens; 0: none.", allowed=between(0, 2**20)
+    )
     check_share: float = knob(
         0.01, "Share of structured outputs that are held against their schemas once more.", allowed=between(0, 1.0)
     )

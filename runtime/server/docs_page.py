@@ -144,6 +144,9 @@ def _default(schema: Schema) -> str:
     return "" if value is None else f"<code>{escape(json.dumps(value))}</code>"
 
 
+_SAMPLES: Schema = {"string": "demo", "integer": 2}
+
+
 def _example(schema: Schema) -> dict[str, Any]:
     """A body to begin with."""
     fields = schema.get("properties", {})
@@ -151,7 +154,7 @@ def _example(schema: Schema) -> dict[str, Any]:
         return {"messages": [{"role": "user", "content": "Name three trees."}]}
     if "prompt" in fields:
         return {"prompt": "Three trees:"}
-    return {name: [] for name in schema.get("required", ())}
+    return {name: _SAMPLES.get(fields[name].get("type"), []) for name in schema.get("required", ())}
 
 
 def _prose(text: str) -> str:

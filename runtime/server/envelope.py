@@ -13,8 +13,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import BosquetError, Unavailable
+from ..heap import give_back
 from .errors import CLIENT_GONE, error_response
-from .memory import LARGE_BODY, give_back
 from .metrics import Metrics
 from .record import Record, attach
 from .services import Lifecycle
@@ -24,6 +24,9 @@ access = logging.getLogger("bosquet.access")
 POLLED = ("/health", "/metrics")
 """Routes that machines ask every few seconds; their lines would bury the others."""
 log = logging.getLogger("bosquet.server")
+
+LARGE_BODY = 500_000
+"""Bytes of a request from which on memory is given back after it. Smaller ones leave little behind."""
 
 REQUEST_ID = "x-request-id"
 ALWAYS_OPEN = ("/health", "/metrics", "/version")

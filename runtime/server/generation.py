@@ -19,11 +19,13 @@ from ...errors import BosquetError, DeadlineExceeded, GrammarInvalid, PromptTooL
 from ...grammar.tools.base import Event, TextDelta
 from ...types import FinishReason, Output, Relaxed, Request, StopMatch, TokenLogprob
 from ..engine_api import EngineApi, Stream
+from .conversations import Joined
 from .errors import failure, named
 from .inspection import Inspection
 from .places import Places
 from .reading import Reader, Stopped
 from .record import Record
+from .scribe import Scribe
 from .services import Services
 from .wire import CompletionDetails, PromptDetails, Usage
 
@@ -79,6 +81,8 @@ class Generation:
         record: Record,
         reader: Callable[[], Reader],
         inspection: Inspection | None = None,
+        scribe: Scribe | None = None,
+        joined: Joined | None = None,
     ) -> None:
         self.requests = requests
         self.prompt_tokens = sum(len(request.ids) for request in requests)
@@ -89,6 +93,8 @@ class Generation:
         self._choices = [_Choice(reader()) for _ in range(len(requests) * self.n)]
         self.relaxed: tuple[Relaxed, ...] = ()
         self._inspection = inspection
+        self.scribe = scribe
+        self.joined = joined
         self._cached = [0] * len(requests)
         self._streams: list[Stream] = []
         self._arrival = record.arrival
@@ -104,7 +110,7 @@ class Generation:
             prompt_tokens=self.prompt_tokens,
             completion_tokens=generated,
             total_tokens=self.prompt_tokens + generated,
-            prompt_tokens_details=PromptDetails(sum(self._cached)),
+            prompt_tokens_details=PromptDetails(sum(self._cached), (self.scribe and self.scribe.carried) or UNSET),
             completion_tokens_details=(
                 UNSET if None in thought else CompletionDetails(sum(count or 0 for count in thought))
             ),
@@ -194,6 +200,10 @@ class Generation:
             logprobs = logprobs[:-1]
         if self._inspection is not None:
             self._inspection.see(index, events, output)
+        if self.scribe is not None:
+            self.scribe.see(index, events, output)
+        if self.joined is not None and self.joined.listener is not None:
+            self.joined.listener.see(index, events, output)
         return Delta(
             choice=index,
             events=events,

@@ -22,6 +22,7 @@ PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5,
 GAUGES = (
     ("requests_running", "running", "Requests that hold pages and are being computed."),
     ("requests_waiting", "waiting", "Requests in the queue."),
+    ("disk_pages", "disk_pages", "Pages of evicted prefixes on disk."),
 )
 COUNTERS = (
     ("prompt_tokens", "prompt_tokens", "Prompt tokens of admitted requests."),
@@ -34,6 +35,9 @@ COUNTERS = (
     ("requests_rejected", "rejected", "Requests that the engine refused."),
     ("preemptions", "preemptions", "Times that a running request gave up its pages."),
     ("evicted_pages", "evicted_pages", "Pages evicted from the prefix cache."),
+    ("disk_pages_read", "disk_pages_read", "Pages that came back from disk to the prefix cache."),
+    ("disk_pages_written", "disk_pages_written", "Evicted pages that were written to disk."),
+    ("disk_pages_refused", "disk_pages_refused", "Pages that the disk could not take, or gave back damaged."),
     ("steps", "steps", "Steps of the engine."),
 )
 STEP_PARTS = ("step", "forward", "schedule", "sample", "mask")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,6 +14,7 @@ from ...errors import InvalidParameter, PromptTooLong, RequestRejected, UnknownM
 from ...grammar.tools import Tool
 from ...types import Segment
 from .errors import named
+from .recall import Recall
 from .schemas import CompletionRequest, Message
 from .services import Services, Text
 from .tool_use import ToolUse
@@ -93,40 +94,51 @@ async def render(
     how: Turn,
     extra: dict[str, Any] | None,
     tools: ToolUse,
+    recall: Recall | None = None,
     *,
     to_fit: bool = True,
 ) -> tuple[list[Segment], list[int]]:
-    """The rendered conversation, with the tools that the model is told of, and its ids. Raises TemplateFailed,
-    InvalidParameter and, with `to_fit`, PromptTooLong for one that is far too long; whether the others fit is for the
-    caller to see."""
-    for name in RESERVED:
-        if extra and name in extra:
-            field = f"chat_template_kwargs.{name}"
-            raise InvalidParameter(f"{field}: this variable is set from the request itself", field)
+    """The rendered conversation, with the tools that the model is told of, and its ids; with `recall`, those of turns
+    that were generated are the generated ones. Raises TemplateFailed, InvalidParameter and, with `to_fit`,
+    PromptTooLong for one that is far too long; whether the others fit is for the caller to see."""
+    check_extra(extra)
     plain = plain_messages(messages)
     size = sum(map(_characters, messages)) + sum(map(_length, tools.tools))
     short = size <= INLINE_CHARACTERS
 
+    def rendered(messages: Sequence[Mapping[str, Any]]) -> list[Segment]:
+        conversation, told = tools.told(text.tool_format, messages)
+        return text.template.render(
+            conversation,
+            add_generation_prompt=how.add_generation_prompt,
+            continue_final_message=how.continue_final_message,
+            tools=told,
+            extra=extra,
+        )
+
     def work() -> tuple[list[Segment], list[int]]:
         began = time.thread_time()
         try:
-            conversation, told = tools.told(text.tool_format, plain)
-            segments = text.template.render(
-                conversation,
-                add_generation_prompt=how.add_generation_prompt,
-                continue_final_message=how.continue_final_message,
-                tools=told,
-                extra=extra,
-            )
+            segments = rendered(plain)
         finally:
             if short:
                 text.pace.quick = time.thread_time() - began < QUICK_S
         if to_fit:
             check_length(text, segments, "messages")
-        return segments, text.tokenizer.encode_segments(segments, bos=False)
+        if recall is None:
+            return segments, text.tokenizer.encode_segments(segments, bos=False)
+        return segments, recall.prompt(plain, segments, rendered)
 
     # A template may take seconds before it is stopped. One that has shown itself quick is spared the way to a thread.
     return await _run("messages", work, size, inline=short and text.pace.quick)
+
+
+def check_extra(extra: dict[str, Any] | None) -> None:
+    """Refuse variables for the template that are not the caller's to set."""
+    for name in RESERVED:
+        if extra and name in extra:
+            field = f"chat_template_kwargs.{name}"
+            raise InvalidParameter(f"{field}: this variable is set from the request itself", field)
 
 
 async def encode(text: Text, segments: Sequence[Segment], field: str, *, bos: bool, load: int = 0) -> list[int]:

@@ -86,11 +86,12 @@ class GenerationBody(Body):
     priority: int | None = Field(None, ge=-1000, le=1000, description="Higher goes first.")
     return_token_ids: bool | None = Field(None, description="Send the ids of the prompt's and the output's tokens.")
     timeout: float | None = Field(None, gt=0, le=86400, description="Seconds after which the request is given up.")
-    user: str | None = Field(None, description="Accepted, without effect.")
+    user: str | None = Field(None, description="Whose request it is: those of one user are taken for one run.")
     store: bool | None = Field(None, description="Accepted, without effect.")
     metadata: dict[str, Any] | None = Field(None, description="Accepted, without effect.")
     service_tier: str | None = Field(None, description="Accepted, without effect.")
-    prompt_cache_key: str | None = Field(None, description="Accepted, without effect.")
+    prompt_cache_key: str | None = Field(None, description="Requests with the same are taken for one run.")
+    session_id: str | None = Field(None, description="Likewise.")
     prompt_cache_retention: str | None = Field(None, description="Accepted, without effect.")
     safety_identifier: str | None = Field(None, description="Accepted, without effect.")
 
@@ -141,6 +142,9 @@ class ChatRequest(GenerationBody):
     add_generation_prompt: bool | None = Field(None, description="True unless the last message is to be continued.")
     continue_final_message: bool | None = Field(None, description="Go on in the last message instead of a new one.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="More variables for the chat template.")
+    history: Literal["template", "append_only"] | None = Field(
+        None, description="append_only: keep what was generated, such as past reasoning, though the template drops it."
+    )
     tools: Annotated[list[Tool], FirstFault(), Field(max_length=MAX_TOOLS)] | None = Field(
         None, description="Functions that the model may call."
     )
@@ -163,6 +167,9 @@ class CompletionRequest(GenerationBody):
     echo: bool | None = Field(None, description="Send the prompt back before the output.")
     prompt_logprobs_from: int | None = Field(
         None, ge=1, le=2**31 - 1, description="With echo and logprobs: echo and score the prompt from this token on."
+    )
+    reasoning: bool | None = Field(
+        None, description="Tell apart what a reasoning model thinks first; what the output is held to is the answer."
     )
     best_of: int | None = Field(None, ge=1, description="Only the value of n.")
     suffix: None = Field(None, description="Not supported.")

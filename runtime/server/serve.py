@@ -13,10 +13,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from ...errors import ConfigError
+from ..heap import limit_heaps
 from .arrival import arriving_within
 from .config import ServerConfig
 from .logs import configure_logs
-from .memory import limit_heaps
 from .services import Lifecycle, Services
 
 log = logging.getLogger("bosquet.server")
@@ -88,7 +88,7 @@ def run_server(app: FastAPI, config: ServerConfig, on_listening: Callable[[str],
     """Serve until SIGTERM or SIGINT, then drain and return. `on_listening` is given the URL before the model is
     loaded. Raises ConfigError when the address cannot be had."""
     configure_logs(config.json_logs)
-    limit_heaps()
+    limit_heaps(large_apart=True)
     services: Services = app.state.services
     if not is_loopback(config.host) and not len(services.keys):
         log.warning("listening on %s without API keys: whoever reaches it may use it; see --keys-file", config.host)

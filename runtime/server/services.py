@@ -16,8 +16,11 @@ from ...grammar.tools import KNOWN, Format
 from ...types import FinishReason, ModelInfo, Segment, StopMatch
 from ..engine_api import EngineApi
 from .config import ServerConfig
+from .conversations import Conversations
 from .keys import Keyring
 from .metrics import Metrics
+from .program_runs import Programs
+from .transcripts import Transcripts
 
 
 class Tokenizer(Protocol):
@@ -31,6 +34,11 @@ class Tokenizer(Protocol):
 
     @property
     def special_ids(self) -> Set[int]: ...
+
+    @property
+    def control_ids(self) -> Set[int]: ...
+
+    def split_controls(self, segments: Sequence[Segment]) -> list[Segment]: ...
 
     def encode_segments(self, segments: Sequence[Segment], *, bos: bool = False) -> list[int]: ...
 
@@ -136,6 +144,9 @@ class Services:
     keys: Keyring
     metrics: Metrics
     lifecycle: Lifecycle
+    programs: Programs
+    conversations: Conversations
+    transcripts: Transcripts
 
     def model_name(self, text: Text) -> str:
         return self.config.served_model_name or text.info.name

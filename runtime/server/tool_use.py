@@ -6,7 +6,7 @@ How any model writes its calls is the business of `grammar.tools`. Knows nothing
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -117,7 +117,7 @@ class ToolUse:
         assert found is not None, "tools that may be called, channels and answers always make a grammar"
         return with_thinking(found, thinking.markers) if undecided and thinking else found
 
-    def told(self, form: Format, messages: list[dict[str, Any]]) -> tuple[Messages, list[dict[str, Any]] | None]:
+    def told(self, form: Format, messages: Sequence[Mapping[str, Any]]) -> tuple[Messages, list[dict[str, Any]] | None]:
         """The conversation and the tools as the chat template is given them. Where none may be called, none is told."""
         if not form.in_template:  # in words
             messages = [{**message, "content": _text(message["content"])} for message in messages]

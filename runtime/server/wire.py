@@ -9,9 +9,14 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+History = Literal["template", "append_only"]
+
 
 class PromptDetails(Struct):
+    """`transcript_tokens` are the ids that an earlier turn left; there where there are any."""
+
     cached_tokens: int
+    transcript_tokens: int | UnsetType = UNSET
 
 
 class CompletionDetails(Struct):
@@ -36,10 +41,20 @@ class RelaxedKeyword(Struct):
     reason: str
 
 
-class Extras(Struct):
-    """What an answer says beyond the protocol, under `x_bosquet`."""
+class RunJoined(Struct):
+    """`by` is what told that the request belongs to the run `id`: `header`, a field of the body, or `prefix`."""
 
-    relaxed: list[RelaxedKeyword]
+    id: str
+    by: str
+
+
+class Extras(Struct):
+    """What an answer says beyond the protocol, under `x_bosquet`. `history` is there where append_only was asked for:
+    whether the prompt is that, or the template's."""
+
+    relaxed: list[RelaxedKeyword] | UnsetType = UNSET
+    history: History | UnsetType = UNSET
+    run: RunJoined | UnsetType = UNSET
 
 
 class TopLogprob(Struct):
@@ -163,8 +178,10 @@ class TextChoice(Struct):
     stop_reason: str | int | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
-    content: str | UnsetType = UNSET  # where the request has tools: the text without the calls
+    content: str | UnsetType = UNSET  # where the request has tools or asks for reasoning: the text without either
+    branch: str | UnsetType = UNSET  # of a program: where the choice goes on
     tool_calls: list[ToolCall] | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET  # where it was asked for: what was thought before the answer
 
 
 class TextCompletion(Struct, kw_only=True):

@@ -29,7 +29,7 @@ from bosquet.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
-PROGRAMS = [name for name in NAMES if name != "openai_client"]
+PROGRAMS = [name for name in NAMES if name not in ("openai_client", "programs_http")]  # which need no bosquet here
 
 Load = Callable[[str], ModuleType]
 
@@ -184,6 +184,15 @@ def test_openai_client(load: Load, served: Served, capsys: pytest.CaptureFixture
     assert any(greeting)
     assert re.fullmatch(r"Answer\(city='.*', country='.*'\)", answer)
     assert verdict in ("yes", "no")
+
+
+def test_programs_http(load: Load, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    load("programs_http").main(served.url)
+    printed = capsys.readouterr().out
+    known = [int(count) for count in re.findall(r" (\d+) tokens were there already\.$", printed, re.MULTILINE)]
+    assert len(known) == 2
+    assert min(known) > 20  # the question, which was sent once
+    assert printed.count("\n- ") >= 1
 
 
 @pytest.mark.parametrize("name", ["chat", "extract", "skeleton", "judge", "structured", "tool_agent"])

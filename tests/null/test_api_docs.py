@@ -10,14 +10,18 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from bosquet.runtime.server import schemas, tool_schemas, wire
+from bosquet.runtime.server import program_runs, program_schemas, programs, schemas, tool_schemas, wire
 from bosquet.runtime.server.errors import ANSWERS
 from bosquet.runtime.server.metrics import Metrics
+from bosquet.runtime.server.program_generate import DEFAULT_MAX_TOKENS
+from bosquet.runtime.server.program_select import Selected
+from bosquet.runtime.server.program_steps import BranchState, Forked, Joined
 from bosquet.types import Stats
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text()
 SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 SHARED, CHAT, TEXT = "Fields that chat and completions share", "Chat completions", "Completions"
+RUNS, PROGRAMS = "Runs", "Programs"
 TOOLS, OUTPUT, TOKENS = "Tool calls", "Structured output", "Tokenize and detokenize"
 
 WHERE: dict[type[BaseModel], tuple[str, ...]] = {
@@ -39,6 +43,13 @@ WHERE: dict[type[BaseModel], tuple[str, ...]] = {
     tool_schemas.ChosenTool: (TOOLS,),
     tool_schemas.ChosenFunction: (TOOLS,),
     tool_schemas.AllowedTools: (TOOLS,),
+    program_schemas.ProgramRequest: (PROGRAMS,),
+    program_schemas.ProgramTurn: (PROGRAMS,),
+    program_schemas.AppendRequest: (PROGRAMS,),
+    program_schemas.GenerateRequest: (PROGRAMS, SHARED),
+    program_schemas.SelectRequest: (PROGRAMS,),
+    program_schemas.ForkRequest: (PROGRAMS,),
+    program_schemas.JoinRequest: (PROGRAMS,),
 }
 """Where each model's fields are told."""
 
@@ -66,7 +77,7 @@ def first_columns(section: str, header: str) -> list[str]:
 def test_every_model_of_a_request_has_its_place():
     models = [
         value
-        for module in (schemas, tool_schemas)
+        for module in (schemas, tool_schemas, program_schemas)
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
     ]
@@ -130,6 +141,21 @@ def test_fields_of_the_answer_are_told(sent: type[msgspec.Struct]):
     """But for those that only say what kind of object it is."""
     told = named(SECTIONS[CHAT]) | named(SECTIONS[TOOLS]) | named(SECTIONS[SHARED])
     assert {f.name for f in msgspec.structs.fields(sent)} - {"id", "object", "created"} <= told | {"index", "role"}
+
+
+@pytest.mark.parametrize("sent", [programs.RunState, BranchState, Forked, Joined, Selected, wire.RunJoined])
+def test_fields_of_the_answers_about_runs_are_told(sent: type[msgspec.Struct]):
+    told = named(SECTIONS[PROGRAMS]) | named(SECTIONS[RUNS])
+    assert {f.name for f in msgspec.structs.fields(sent)} - {"object"} <= told
+
+
+def test_the_limits_of_programs_are_told():
+    told = SECTIONS[PROGRAMS].replace(",", "")
+    sizes = f"{program_runs.MAX_RUNS} runs of {program_runs.MAX_BRANCHES} branches each"
+    assert f"{sizes} which hold {program_runs.MAX_BYTES >> 20} MiB" in told
+    assert f"1 … {program_schemas.MAX_FORK})" in told
+    assert f"| above 0 … 3600 s | {program_runs.IDLE_S:g} |" in told
+    assert f"`max_tokens` is {DEFAULT_MAX_TOKENS} if left out" in told
 
 
 def _struct(hint: Any) -> type[Any]:

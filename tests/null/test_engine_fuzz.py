@@ -11,6 +11,7 @@ from fakes import END, VOCABULARY, HashRunner, continuation
 from bosquet.radix_cache.policy import Lfu, Lru
 from bosquet.radix_cache.pool import PagePool
 from bosquet.radix_cache.tree import RadixCache
+from bosquet.runtime.drafting import Drafter
 from bosquet.runtime.engine import Bounds, Engine
 from bosquet.runtime.scheduler import Limits, Vocabulary
 from bosquet.types import Ahead, Origin, Output, Request, SamplingParams
@@ -22,7 +23,16 @@ PIECES = [bytes([32 + i]) for i in range(VOCABULARY)]
 class World:
     """An engine on the hash model, the requests it was given, and what it said."""
 
-    def __init__(self, *, pages: int, lag: int, rng: random.Random, budget: int = 48, rows: int = 8) -> None:
+    def __init__(
+        self,
+        *,
+        pages: int,
+        lag: int,
+        rng: random.Random,
+        budget: int = 48,
+        rows: int = 8,
+        drafter: Drafter | None = None,
+    ) -> None:
         self.now = 0.0
         self.rng = rng
         pool = PagePool(pages)
@@ -35,6 +45,7 @@ class World:
             Bounds(VOCABULARY, pages * 16, max_waiting=1000),
             Vocabulary(PIECES, frozenset({END}), (END,)),
             lag=lag,
+            drafter=drafter,
             clock=lambda: self.now,
         )
         self.requests: dict[str, Request] = {}

@@ -3,95 +3,12 @@ waiting for a run that does not come back."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-
 import pytest
-from fakes import END, VOCABULARY, HashRunner
+from run_world import World, text
 
-from bosquet.radix_cache.pool import PagePool
-from bosquet.radix_cache.tree import RadixCache
-from bosquet.runtime.engine import Bounds, Engine
-from bosquet.runtime.plan import Handle, Plan
-from bosquet.runtime.run_records import ENOUGH, LEAST_S, PATIENCE_S, PROGRAMS, Program, RunRecords
-from bosquet.runtime.runs import REMEMBERED, TURN_S
-from bosquet.runtime.scheduler import Limits, Vocabulary
-from bosquet.types import PAGE, Ahead, Origin, Request, SamplingParams
-
-PIECES = [bytes([32 + i]) for i in range(VOCABULARY)]
-STEP_S = 0.01
-UNKNOWN = Ahead()
-
-
-class Timed(HashRunner):
-    """Its passes take time."""
-
-    def __init__(self, pages: int, passed: Callable[[float], None]) -> None:
-        super().__init__(pages)
-        self._passed = passed
-
-    def submit(self, plan: Plan) -> Handle:
-        self._passed(STEP_S)
-        return super().submit(plan)
-
-
-class World:
-    """An engine on the hash model, and its clock: a pass takes 10 ms, and so does a step without one."""
-
-    def __init__(self, pages: int, budget: int = 64) -> None:
-        self.now = 0.0
-        self.engine = Engine(
-            Timed(pages, self.pass_time),
-            RadixCache(PagePool(pages), clock=lambda: self.now),
-            Limits(budget, 8, ageing_s=5.0),
-            Bounds(VOCABULARY, pages * PAGE, max_waiting=2000),
-            Vocabulary(PIECES, frozenset({END}), (END,)),
-            clock=lambda: self.now,
-        )
-        self.runs = self.engine.scheduler.runs
-        self.cached: dict[str, int] = {}
-        self.said: dict[str, list[int]] = {}
-        self.ended: dict[str, float] = {}
-
-    def ask(
-        self,
-        name: str,
-        ids: Sequence[int],
-        run: str = "",
-        tokens: int = 1,
-        tenant: str = "",
-        program: str = "agent",
-        ahead: Ahead = UNKNOWN,
-    ) -> None:
-        sampling = SamplingParams(max_tokens=tokens, ignore_eos=True, seed=0)
-        origin = Origin(tenant, program, run)
-        self.engine.add(Request(id=name, ids=list(ids), sampling=sampling, origin=origin, ahead=ahead))
-
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-
-    def step(self) -> None:
-        outputs = self.engine.step()
-        if self.engine.waits or self.engine.idle:
-            self.pass_time(STEP_S)
-        for output in outputs:
-            self.said.setdefault(output.request, []).extend(output.tokens)
-            self.cached.setdefault(output.request, output.cached_tokens)
-            if output.finish is not None:
-                self.ended[output.request] = self.now
-        self.engine.check_integrity()
-
-    def finish(self, *names: str) -> None:
-        for _ in range(20_000):
-            if all(name in self.ended for name in names) and (names or self.engine.idle):
-                return
-            self.step()
-        raise AssertionError("a request did not come to its end")
-
-
-def text(seed: object, pages: int) -> list[int]:
-    rng = random.Random(str(seed))
-    return [rng.randrange(END) for _ in range(pages * PAGE)]
+from bosquet.runtime.run_records import PATIENCE_S
+from bosquet.runtime.runs import TURN_S
+from bosquet.types import PAGE, Ahead
 
 
 class Talk:
@@ -351,51 +268,3 @@ def test_the_youngest_run_gives_way_to_the_growth_of_older_ones() -> None:
     world.ask("next", text("next", 1))
     world.step()
     assert [run.key.run for run in world.runs._runs.values() if run.leases] == ["old"]
-
-
-# ---- what is learnt ------------------------------------------------------------------------------------------------
-
-PROGRAM = Program("", "agent")
-
-
-def test_patience_is_that_of_95_of_100_silences_within_bounds() -> None:
-    records = RunRecords()
-    assert records.patience(PROGRAM) == PATIENCE_S
-    for i in range(100):
-        records.came_back(PROGRAM, float(i))
-    assert records.patience(PROGRAM) == 95.0
-    assert records.usual_silence(PROGRAM) == 50.0
-    for _ in range(300):
-        records.came_back(PROGRAM, 0.0)
-    assert records.patience(PROGRAM) == LEAST_S
-
-
-def test_runs_are_expected_back_once_most_came_back() -> None:
-    records = RunRecords()
-    assert not records.returns(PROGRAM)
-    records.came_back(PROGRAM, 1.0)
-    assert records.returns(PROGRAM)
-    records.was_over(PROGRAM)
-    assert not records.returns(PROGRAM)
-
-
-def test_a_return_is_noticed_after_the_run_was_given_up() -> None:
-    world = World(400)
-    for turn in range(ENOUGH + 1):
-        world.ask(str(turn), text("a", 1), "a", ahead=Ahead(returns=True))
-        world.finish()
-        world.now += 20.0  # longer than the first patience
-        world.ask(f"other{turn}", text("b", 1))  # a round in which the silence is noticed
-        world.finish()
-    assert world.runs.records.patience(PROGRAM) > 19.0
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    world = World(8)
-    for i in range(REMEMBERED + 50):
-        world.ask(str(i), text(0, 1), f"run{i}", program=f"program{i}")
-        world.finish()
-    assert world.runs.live == 0
-    assert len(world.runs._silent) == REMEMBERED
-    assert len(world.runs.records._records) <= PROGRAMS
-    assert not world.runs._residents

@@ -60,7 +60,7 @@ def test_cycles_are_found(rules: ModuleType, tmp_path: Path) -> None:
     assert any("import cycle" in line for line in rules.violations(tmp_path))
 
 
-@pytest.mark.parametrize("room", ["lang", "runtime", "radix_cache", "grammar", "speculative", "kernels"])
+@pytest.mark.parametrize("room", ["lang", "prompts", "runtime", "radix_cache", "grammar", "speculative", "kernels"])
 def test_no_room_is_importable_by_its_bare_name(room: str) -> None:
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({room!r}) is not None)"
     assert subprocess.run([sys.executable, "-P", "-c", code], cwd=ROOT, check=False).returncode == 0
@@ -70,7 +70,7 @@ def test_no_room_is_importable_by_its_bare_name(room: str) -> None:
 def test_the_links_lead_to_every_room() -> None:
     links = {path.name: path.resolve() for path in (ROOT / "src" / "bosquet").iterdir() if path.name != "__pycache__"}
     assert all(target.parent == ROOT for target in links.values())
-    rooms = {"lang", "runtime", "radix_cache", "grammar", "speculative", "kernels"}
+    rooms = {"lang", "prompts", "runtime", "radix_cache", "grammar", "speculative", "kernels"}
     assert set(links) == rooms | {"__init__.py", "types.py", "errors.py", "cli.py", "py.typed"}
 
 

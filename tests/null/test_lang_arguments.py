@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bosquet.lang as bosquet
-from bosquet.errors import ConfigError, InvalidParameter, Overloaded, ProgramError
+from bosquet.errors import ConfigError, InvalidParameter, Overloaded, ProgramError, Unsupported
 from bosquet.lang.arguments import SAMPLING
 from bosquet.lang.expressions import sampling_params
+from bosquet.runtime.validation import check_sampling
+from bosquet.types import SAMPLING_RANGES, SamplingParams
 
 HALF = "a\ud800"
 NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
@@ -73,12 +75,47 @@ def test_a_sampling_field_of_a_wrong_type(where: str, name: str, value: Any, kin
     refused(lambda: gen_line(where, name, value), kind, f"{where}: {name}")
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**63), 2**64 - 1), st.text(min_size=1))
-def test_what_is_right_arrives_as_it_is(number: float, count: int, stop: str) -> None:
-    piece = bosquet.gen("x", temperature=number, seed=count, stop=stop, logit_bias={7: number}, logprobs=None)
+OUTSIDE: list[tuple[str, Any]] = [
+    ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 2**31 + 1), ("min_tokens", -1), ("temperature", -0.1),
+    ("temperature", 101), ("top_p", 0), ("top_p", 1.01), ("top_p", -1), ("top_k", -1), ("min_p", -0.1), ("min_p", 1.1),
+    ("presence_penalty", 101), ("frequency_penalty", -101), ("repetition_penalty", 0), ("logprobs", -1),
+    ("logprobs", 1001), ("stop", ["x"] * 65), ("stop", "x" * 4097), ("stop_token_ids", [-1]), ("logit_bias", {-1: 0.5}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["gen", "program"])
+@pytest.mark.parametrize(("name", "value"), OUTSIDE)
+def test_a_number_that_no_sampler_could_honour(where: str, name: str, value: Any) -> None:
+    refused(lambda: gen_line(where, name, value), ValueError, f"{where}: {name}")
+
+
+@given(st.sampled_from(sorted(SAMPLING_RANGES.keys() & SAMPLING.keys() - {"max_tokens"})), st.data())
+def test_the_language_refuses_what_the_engine_would(name: str, data: st.DataObject) -> None:
+    """Both have the same ranges: at their ends, and around them."""
+    span, whole = SAMPLING_RANGES[name], name in COUNTS
+    step = 1 if whole else 1e-6
+    edges = [end + off for end in (span.low, span.high) for off in (-step, 0, step)]
+    value = data.draw(st.sampled_from([int(edge) if whole else edge for edge in edges]))
+    try:
+        piece = bosquet.gen("x", **{name: value})  # type: ignore[arg-type]
+    except ValueError:
+        with pytest.raises(InvalidParameter, match=name):
+            check_sampling(SamplingParams(**{name: value}), 10)
+    else:
+        check_sampling(sampling_params({}, piece.sampling), 10)
+
+
+@given(
+    st.floats(0, 100, exclude_min=True),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.integers(-(2**63), 2**64 - 1),
+    st.text(min_size=1),
+)
+def test_what_is_right_arrives_as_it_is(heat: float, bias: float, count: int, stop: str) -> None:
+    piece = bosquet.gen("x", temperature=heat, seed=count, stop=stop, logit_bias={7: bias}, logprobs=None)
     params = sampling_params({}, piece.sampling)
-    assert (params.temperature, params.seed, params.logprobs) == (number, count, None)
-    assert (params.stop, params.logit_bias) == ((stop.encode(),), {7: number})
+    assert (params.temperature, params.seed, params.logprobs) == (heat, count, None)
+    assert (params.stop, params.logit_bias) == ((stop.encode(),), {7: bias})
 
 
 def test_numbers_of_other_libraries_become_plain_ones() -> None:
@@ -113,6 +150,8 @@ ANY: Any = bosquet
         (lambda: ANY.gen("x", schema={"const": HALF}), ValueError, "gen: schema is not valid Unicode"),
         (lambda: ANY.gen("x", regex=5), TypeError, "gen: regex must be a string, not 5"),
         (lambda: ANY.gen("x", regex=re.compile("a")), TypeError, "gen: regex must be a string"),
+        (lambda: ANY.gen("x", regex="a("), ValueError, "gen: regex 'a(' cannot be parsed: the '(' at position 1"),
+        (lambda: ANY.gen("x", schema={"type": "strin"}), ValueError, "gen: schema is no JSON schema: #/type is"),
         (lambda: ANY.gen("x", grammar=b"root ::= ."), TypeError, "gen: grammar must be a string"),
         (lambda: ANY.gen("x", choices=5), TypeError, "gen: choices must be a list of strings, not 5"),
         (lambda: ANY.gen("x", choices=["a", 1]), TypeError, "gen: choices must be a list of strings, and 1 is no"),
@@ -167,6 +206,22 @@ def test_types_that_cannot_be_hashed_or_are_only_described_by_pydantic_stay_allo
         (lambda s: s.join(s), TypeError, "s.join: branches must be a list of states"),
         (lambda s: s.turn(5, "a"), TypeError, "s.turn: role must be a string, not 5"),
         (lambda s: s.turn(HALF), ValueError, "s.turn: role is not valid Unicode"),
+        (
+            lambda s: s.user(bosquet.image("a.png")),
+            Unsupported,
+            "FakeBackend cannot do 'images': pictures in the prompt",
+        ),
+        (
+            lambda s: s.user([{"type": "image_url"}]),
+            Unsupported,
+            "a state takes text, gen(...) or select(...): no back",
+        ),
+        (
+            lambda s: s.user({"type": "input_audio"}),
+            Unsupported,
+            "a state takes text, gen(...) or select(...): no back",
+        ),
+        (lambda s: s.user([{"type": "text"}]), TypeError, "a state takes text, gen(...) or select(...), not list"),
         (lambda s: s.user(5), TypeError, "a state takes text, gen(...) or select(...), not int"),
         (lambda s: s.__setitem__(5, 1), TypeError, "s[...]: name must be a string, not 5"),
     ],

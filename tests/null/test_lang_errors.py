@@ -24,8 +24,9 @@ def test_a_failed_call_raises_where_its_value_is_read_with_program_step_and_caus
         branches[0].assistant(bosquet.gen("good"))
         branches[1].assistant(bosquet.gen("bad"), bosquet.gen("later"))
         s.assistant(bosquet.gen("mine"))
-        with pytest.raises(ProgramError, match=r"^failing: step 'bad' in branch 1: the queue is full$") as caught:
+        with pytest.raises(ProgramError, match="step 'bad'") as caught:
             branches[1]["bad"]
+        assert str(caught.value) == "failing: step 'bad' in branch 1: the queue is full"
         assert (caught.value.program, caught.value.step, caught.value.__cause__) == ("failing", "bad", cause)
         with pytest.raises(ProgramError, match=r"step 'later' in branch 1 was not reached.*queue is full"):
             branches[1]["later"]
@@ -194,8 +195,7 @@ def test_nothing_is_left_of_a_run_that_is_over() -> None:
     result = forks.run(backend=backend)
     run = weakref.ref(result._branch.run)
     del result
-    gc.collect()
-    assert run() is None
+    until(lambda: gc.collect() >= 0 and run() is None)  # the backend may still be told that it has ended
 
 
 # -- what may be written where ----------------------------------------------------------------------------------------

@@ -1,226 +1,108 @@
-"""Random programs against a sequential oracle that knows nothing of the language's machinery."""
+"""Random programs against a sequential oracle, in every way that a program can be run."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes_lang import (
-    END,
-    FakeBackend,
-    Made,
-    continuation,
-    draw,
-    encode_segments,
-    encode_text,
-    generation,
-    score,
-    token_bytes,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lang_oracle import (
+    Fork,
+    Gen,
+    Jumbled,
+    Line,
+    Select,
+    Sub,
+    Text,
+    Turn,
+    backend_for,
+    chat_bodies,
+    compare,
+    generations,
+    perform,
+    plain_bodies,
+)
 
 import bosquet.lang as bosquet
-from bosquet.lang import Call, Chunk
-from bosquet.types import Segment
-
-# -- programs ---------------------------------------------------------------------------------------------------------
+from bosquet.errors import ProgramError
+from bosquet.lang import Call
 
 
-class Text(NamedTuple):
-    text: str
+@bosquet.program(temperature=0)
+def sync(s: bosquet.State, body: tuple[Any, ...]) -> None:
+    perform(s, body, [0])
 
 
-class Gen(NamedTuple):
-    max_tokens: int
-    stop: str | None
+@bosquet.program(temperature=0)
+async def coroutine(s: bosquet.State, body: tuple[Any, ...]) -> None:
+    perform(s, body, [0])
 
 
-class Select(NamedTuple):
-    choices: tuple[str, ...]
+def awaited(program: bosquet.Program[None], body: tuple[Any, ...], backend: Jumbled) -> bosquet.Result[None]:
+    return asyncio.run(program.arun(body, backend=backend))
 
 
-class Fork(NamedTuple):
-    branches: tuple[tuple[Any, ...], ...]
-    join: bool
+def mapped(program: bosquet.Program[None], body: tuple[Any, ...], backend: Jumbled) -> bosquet.Result[None]:
+    first, second = program.map([body, body], backend=backend)
+    assert first.ids == second.ids
+    return first
 
 
-class Turn(NamedTuple):
-    role: str
-    body: tuple[Any, ...]
+def streamed(program: bosquet.Program[None], body: tuple[Any, ...], backend: Jumbled) -> bosquet.Result[None]:
+    stream = program.stream(body, backend=backend)
+    text = "".join(stream)
+    values = [stream.result[name] for name in main_names(body, [0])]
+    assert text == "".join(value if isinstance(value, str) else value[0] for value in values)
+    return stream.result
 
 
-# Texts that merge with their neighbours, look like control tokens, or are several tokens a character.
-texts = st.sampled_from(["ab", "c", "a", "aa", " the", "is", "er\n\n", "\n", "<|im_end|>", "ü", "日本", "x", "", ". "])
-gens = st.builds(Gen, st.integers(1, 7), st.sampled_from([None, "a", "b\n", "bc", "x", "he", "\n\n"]))
-selects = st.builds(Select, st.sampled_from([("ab", "abc"), ("the", "a", "ü"), ("x", "x\n", "er")]))
-leaves = st.one_of(st.builds(Text, texts), gens, selects)
-plain_bodies = st.recursive(
-    st.lists(leaves, max_size=4).map(tuple),
-    lambda inner: st.lists(
-        leaves | st.builds(Fork, st.lists(inner, min_size=1, max_size=3).map(tuple), st.booleans()), max_size=4
-    ).map(tuple),
-    max_leaves=8,
-)
-turns = st.builds(Turn, st.sampled_from(["system", "user", "assistant"]), st.lists(leaves, max_size=3).map(tuple))
-chat_bodies = st.recursive(
-    st.lists(turns, max_size=3).map(tuple),
-    lambda inner: st.lists(
-        turns | st.builds(Fork, st.lists(inner, min_size=1, max_size=3).map(tuple), st.booleans()), max_size=4
-    ).map(tuple),
-    max_leaves=6,
-)
-
-
-def perform(s: bosquet.State, body: tuple[Any, ...], counter: list[int]) -> None:
-    """Write the program with the language. Variables are named by their place in the text of the program."""
+def main_names(body: tuple[Any, ...], counter: list[int]) -> Iterator[str]:
+    """The variables of the main branch."""
     for op in body:
-        if isinstance(op, Text):
-            s += op.text
-        elif isinstance(op, Gen):
+        if isinstance(op, Gen | Select):
             counter[0] += 1
-            more: dict[str, Any] = {} if op.stop is None else {"stop": op.stop}
-            s += bosquet.gen(f"v{counter[0]}", max_tokens=op.max_tokens, **more)
-        elif isinstance(op, Select):
-            counter[0] += 1
-            s += bosquet.select(f"v{counter[0]}", op.choices)
-        elif isinstance(op, Turn):
-            with s.turn(op.role):
-                perform(s, op.body, counter)
-        else:
-            branches = s.fork(len(op.branches))
-            for branch, inner in zip(branches, op.branches, strict=True):
-                perform(branch, inner, counter)
-            if op.join:
-                s.join(branches)
+            yield f"v{counter[0]}"
+        elif isinstance(op, Turn | Sub):
+            yield from main_names(op.body, counter)
+        elif isinstance(op, Fork):
+            for inner in op.branches:
+                list(main_names(inner, counter))
 
 
-# -- the oracle -------------------------------------------------------------------------------------------------------
+def compiled(program: bosquet.Program[None], body: tuple[Any, ...], backend: Jumbled) -> bosquet.Result[None]:
+    program.compile(body)
+    return program.run(body, backend=backend)
 
 
-@dataclass
-class Line:
-    """A branch, executed step by step. Knows ChatML by heart, and cuts stop strings by counting bytes."""
-
-    seen: dict[str, list[int]]  # variable → ids of its prompt
-    path: str = ""
-    ids: list[int] = field(default_factory=list)
-    pending: list[Segment] = field(default_factory=list)
-    values: dict[str, Any] = field(default_factory=dict)
-    children: int = 0
-
-    def encode(self) -> None:
-        self.ids += encode_segments(self.pending)
-        self.pending = []
-
-    def perform(self, body: tuple[Any, ...], counter: list[int]) -> None:
-        for op in body:
-            if isinstance(op, Text):
-                self.pending.append(Segment(op.text, False))
-            elif isinstance(op, Gen | Select):
-                counter[0] += 1
-                self.encode()
-                self.seen[f"v{counter[0]}"] = list(self.ids)
-                self.values[f"v{counter[0]}"] = self.generate(op) if isinstance(op, Gen) else self.select(op)
-            elif isinstance(op, Turn):
-                self.pending.append(Segment(f"<|im_start|>{op.role}\n", True))
-                self.perform(op.body, counter)
-                self.pending.append(Segment("<|im_end|>\n", True))
-            else:
-                self.fork(op, counter)
-
-    def generate(self, op: Gen) -> str:
-        stops = [] if op.stop is None else [op.stop.encode()]
-        made = generation(continuation(self.ids, op.max_tokens), stops, op.max_tokens)
-        self.ids += kept(made)
-        return made.text
-
-    def select(self, op: Select) -> str:
-        def likelihood(choice: str) -> float:
-            logprobs = score(self.ids, encode_text(choice))
-            return sum(logprobs) / len(logprobs)
-
-        best = max(op.choices, key=likelihood)
-        self.ids += encode_text(best)
-        return best
-
-    def fork(self, op: Fork, counter: list[int]) -> None:
-        self.encode()
-        lines = []
-        for body in op.branches:
-            line = Line(self.seen, f"{self.path}.{self.children}".lstrip("."), list(self.ids))
-            self.children += 1
-            line.perform(body, counter)
-            lines.append(line)
-        if op.join:
-            for name in {name: None for line in lines for name in line.values}:
-                self.values[name] = [line.values.get(name) for line in lines]
-
-
-def kept(made: Made) -> list[int]:
-    """Whole tokens before the cut, then the rest of the text encoded alone; never the end token."""
-    if not isinstance(made.stop, str):
-        return [token for token in made.ids if token != END]
-    ids: list[int] = []
-    size = 0
-    for token in made.ids[:-1]:
-        if size + len(token_bytes(token)) > made.cut:
-            break
-        ids.append(token)
-        size += len(token_bytes(token))
-    rest = b"".join(map(token_bytes, made.ids))[size : made.cut]
-    return ids + encode_text(rest.decode())
-
-
-# -- comparison -------------------------------------------------------------------------------------------------------
-
-
-class Jumbled(FakeBackend):
-    """Yields to other calls a different number of times before each answer, so that branches finish in any order."""
-
-    async def generate(self, call: Call) -> Any:
-        for _ in range(draw(tuple(call.ids), call.origin.branch) % 5):
-            await asyncio.sleep(0)
-        chunk: Chunk
-        async for chunk in super().generate(call):
-            yield chunk
-
-
-def compare(body: tuple[Any, ...], result: bosquet.Result[None], backend: FakeBackend) -> None:
-    line = Line({})
-    line.perform(body, [0])
-    assert {name: result[name] for name in result} == line.values
-    assert list(result.ids) == line.ids[: len(result.ids)]
-    ids = {call.origin.step: list(call.ids) for call in backend.calls}
-    assert ids == {name: line.seen[name] for name in ids}
-    scored = {tuple(prefix) for prefix, _ in backend.scored}
-    assert scored == {tuple(prompt) for name, prompt in line.seen.items() if name not in ids}
+WAYS: dict[str, Callable[..., bosquet.Result[None]]] = {
+    "run": lambda program, body, backend: program.run(body, backend=backend),
+    "start": lambda program, body, backend: program.start(body, backend=backend).result(),
+    "arun": awaited,
+    "map": mapped,
+    "stream": streamed,
+    "compile": compiled,
+}
 
 
 @pytest.mark.parametrize("bodies", [plain_bodies, chat_bodies], ids=["plain", "chat"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_random_programs_do_what_the_oracle_does(bodies: st.SearchStrategy[Any], is_async: bool) -> None:
-    @bosquet.program(temperature=0)
-    def sync(s: bosquet.State, body: tuple[Any, ...]) -> None:
-        s += "" if bodies is chat_bodies else "Go. "
-        perform(s, body, [0])
-
-    @bosquet.program(temperature=0)
-    async def coroutine(s: bosquet.State, body: tuple[Any, ...]) -> None:
-        s += "" if bodies is chat_bodies else "Go. "
-        perform(s, body, [0])
-
-    @settings(max_examples=80, deadline=None)
-    @given(bodies)
-    def check(body: tuple[Any, ...]) -> None:
-        backend = Jumbled()
-        result = (coroutine if is_async else sync).run(body, backend=backend)
+@pytest.mark.parametrize("program", [sync, coroutine], ids=["sync", "async"])
+def test_random_programs_do_what_the_oracle_does_however_they_are_run(
+    bodies: st.SearchStrategy[Any], program: bosquet.Program[None]
+) -> None:
+    @settings(max_examples=120, deadline=None)
+    @given(bodies, st.sampled_from(sorted(WAYS)))
+    def check(body: tuple[Any, ...], way: str) -> None:
+        body = (Text("" if bodies is chat_bodies else "Go. "), *body)
+        backend = backend_for(body)
+        result = WAYS[way](program, body, backend)
         assert result.error is None
-        compare((Text("" if bodies is chat_bodies else "Go. "), *body), result, backend)
-        prompts = [call.ids for call in backend.calls]
-        assert all(isinstance(ids, tuple) for ids in prompts)
+        compare(body, result, backend)
+        assert all(isinstance(call.ids, tuple) for call in backend.calls)
 
     check()
 
@@ -228,12 +110,8 @@ def test_random_programs_do_what_the_oracle_does(bodies: st.SearchStrategy[Any],
 @given(chat_bodies)
 @settings(max_examples=60, deadline=None)
 def test_every_prompt_extends_the_one_before_it_in_its_branch(body: tuple[Any, ...]) -> None:
-    @bosquet.program(temperature=0)
-    def chat(s: bosquet.State) -> None:
-        perform(s, body, [0])
-
-    backend = Jumbled()
-    chat.run(backend=backend)
+    backend = backend_for(body)
+    sync.run(body, backend=backend)
     last: dict[str, tuple[int, ...]] = {"": ()}
     for call in sorted(backend.calls, key=lambda call: int(call.origin.step[1:])):
         branch, ids = call.origin.branch, tuple(call.ids)
@@ -242,3 +120,59 @@ def test_every_prompt_extends_the_one_before_it_in_its_branch(body: tuple[Any, .
         if branch == call.origin.branch:
             assert ids[: len(last[branch])] == last[branch]
         last[call.origin.branch] = ids
+
+
+@pytest.mark.parametrize("bodies", [plain_bodies, chat_bodies], ids=["plain", "chat"])
+def test_a_program_in_two_parts_with_a_file_between_them_is_the_whole_program(
+    bodies: st.SearchStrategy[Any], tmp_path: Path
+) -> None:
+    @bosquet.program(temperature=0)
+    def part(s: bosquet.State, body: tuple[Any, ...], counter: list[int]) -> None:
+        perform(s, body, counter)
+
+    @settings(max_examples=40, deadline=None)
+    @given(bodies, bodies)
+    def check(first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
+        whole = (Text("" if bodies is chat_bodies else "Go. "), *first, *second)
+        counter = [0]
+        before, after = backend_for(whole), backend_for(whole)
+        part.run(whole[: len(first) + 1], counter, backend=before).save(tmp_path / "state")
+        state = bosquet.load_state(tmp_path / "state")
+        result = part.run(second, counter, resume=state, backend=after)
+        after.calls, after.scored = before.calls + after.calls, before.scored + after.scored
+        compare(whole, result, after)
+
+    check()
+
+
+@given(chat_bodies, st.integers(1, 60))
+@settings(max_examples=80, deadline=None)
+def test_what_a_cancelled_program_had_come_to_is_right_and_the_rest_raises(body: tuple[Any, ...], after: int) -> None:
+    class Cut(Jumbled):
+        """Cancels the run after so many chunks."""
+
+        chunks = 0
+
+        async def generate(self, call: Call) -> Any:
+            async for chunk in super().generate(call):
+                self.chunks += 1
+                if self.chunks == after:
+                    states[0]._branch.run.cancel()
+                yield chunk
+
+    backend = Cut(dict(generations(body, [0])))
+    states: list[bosquet.State] = []
+
+    @bosquet.program(temperature=0)
+    def watched(s: bosquet.State) -> None:
+        states.append(s)
+        perform(s, body, [0])
+
+    watched.run(backend=backend)
+    line = Line({})
+    line.perform(body, [0])
+    assert backend.active == 0
+    for name in states[0]:
+        with suppress(ProgramError) if backend.chunks >= after else nullcontext():
+            assert states[0][name] == line.values[name]
+    assert {tuple(call.ids) for call in backend.calls} <= {tuple(ids) for ids in line.seen.values()}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import bosquet.lang as bosquet
 from bosquet.errors import ProgramError
-from bosquet.lang.choose import by_gain, by_mean, greedily
+from bosquet.prompts.choose import by_gain, by_mean, greedily
 
 CHOICES = ["the", "ab. ", "xx\n", "ü"]
 

@@ -62,7 +62,7 @@ def test_defaults_of_the_engine_request():
     assert sampling.logprobs is None
     assert request.grammar is None
     assert request.timeout_s == 600.0
-    assert request.origin == Origin()
+    assert request.origin == Origin(run=request.origin.run)
     assert request.reuse
 
 

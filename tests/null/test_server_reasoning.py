@@ -46,6 +46,7 @@ class MarkedTokenizer(ByteTokenizer):
         texts = SPECIALS | MARKERS
         self.token_bytes = (*ByteTokenizer.token_bytes, *MARKERS.values())
         self.special_ids = frozenset(texts if special else SPECIALS)
+        self.control_ids = frozenset(texts)
 
     def encode_segments(self, segments: Sequence[Segment], *, bos: bool = False) -> list[int]:
         ids: list[int] = []
@@ -341,3 +342,47 @@ def test_what_was_thought_goes_back_to_the_template():
     messages = [*HI, {"role": "assistant", "content": "yes", "reasoning_content": "hm"}]
     fields = {"messages": messages, "add_generation_prompt": False}
     assert "<think>\nhm\n</think>\n\nyes" in _tail(QWEN3, fields)
+
+
+# ---- completions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+@pytest.mark.parametrize(
+    ("opened", "output", "thought", "answer"),
+    [
+        ("<think>\n", "Hm.\n</think>\n\nYes.", "Hm.", "Yes."),
+        ("", "<think>Hm.</think>Yes.", "Hm.", "Yes."),
+        ("", "Yes.", None, "Yes."),
+        ("<think>\n\n</think>\n\n", "Yes.", None, "Yes."),
+    ],
+)
+def test_a_completion_tells_thoughts_apart_whole_and_streamed(
+    tokenizer: str, opened: str, output: str, thought: str | None, answer: str
+):
+    text = services(QWEN3, TOKENIZERS[tokenizer])
+    prompt = TOKENIZERS[tokenizer].encode_segments([Segment(f"assistant\n{opened}", True)])
+    body = {"prompt": prompt, "reasoning": True, "max_tokens": 99, "regex": "Yes."}
+    made = engine(text, output)
+    choice = post(made, "/v1/completions", body, text=text).json()["choices"][0]
+    assert (choice.get("reasoning"), choice["content"]) == (thought, answer)
+    assert choice["text"] == output
+    response = post(engine(text, output), "/v1/completions", body | {"stream": True}, text=text)
+    pieces = [piece for chunk in events(response) if isinstance(chunk, dict) for piece in chunk["choices"]]
+    for name in ("text", "content", "reasoning"):
+        assert "".join(piece.get(name, "") for piece in pieces) == choice.get(name, "")
+    spec = made.requests[0].grammar
+    assert spec is not None
+    closed = opened.endswith("</think>\n\n")
+    assert (spec.kind, bool(spec.after)) == ("structural_tag" if not opened else "regex", bool(opened) and not closed)
+
+
+def test_a_completion_that_asks_for_no_reasoning_is_all_text():
+    text = services(QWEN3, BYTES)
+    body = {"prompt": list(b"assistant\n"), "max_tokens": 99}
+    choice = post(engine(text, "<think>a</think>b"), "/v1/completions", body, text=text).json()["choices"][0]
+    assert choice["text"] == "<think>a</think>b"
+    assert "content" not in choice
+    assert "reasoning" not in choice
+    two = post(engine(text), "/v1/completions", {"prompt": [[1], [2]], "reasoning": True}, text=text)
+    assert (two.status_code, two.json()["error"]["param"]) == (400, "reasoning")

@@ -65,6 +65,7 @@ BAD: dict[str, list[str]] = {
     "max_waiting": [*NUMBERS, "0", "1e3"],
     "step_tokens": [*NUMBERS, "0", "65537"],
     "eviction": [*WORDS, "mru"],
+    "disk_mb": [*NUMBERS, "16777217", "0.5"],
     "ageing_s": [*NUMBERS, "0", "86401"],
     "grammar_timeout_s": [*NUMBERS, "0", "-0.0", "86401"],
     "host": ["", " ", "a b", "http://a"],
@@ -78,10 +79,11 @@ BAD: dict[str, list[str]] = {
     "max_body_bytes": [*NUMBERS, "0", "999", str(2**30 + 1)],
     "chat_template": ["a\nb", "\udcff"],
     "tool_format": [*WORDS, "Hermes"],
+    "transcripts_mb": [*NUMBERS, str(2**20 + 1), "1.5"],
     "check_share": [*NUMBERS, "1.01", "2"],
 }
 """Setting → what nobody can mean by it."""
-SWITCHES = {"prefix_cache", "json_logs"}
+SWITCHES = {"prefix_cache", "speculation", "json_logs"}
 GOOD = {
     "threads": [0, 1, 256],
     "cpus": ["", HERE],
@@ -89,6 +91,7 @@ GOOD = {
     "cache_tokens": [0, 32],
     "port": [0, 65535],
     "drain_timeout_s": [0, 0.0, 86400],
+    "transcripts_mb": [0, 2**20],
     "check_share": [0, 0.0, 1, 1.0],
     "served_model_name": ["", "org/mine é"],
     "cors_origins": [(), ("*",), ("http://a.test:8080", "tauri://localhost")],

@@ -124,7 +124,8 @@ def test_a_reasoning_part_comes_first_and_is_not_for_the_reader() -> None:
     assert json.loads(thinks.grammar(USES[0], closed).value)["type"] == "triggered_tags"
     assert json.loads(thinks.grammar(USES[0], list(b"assistant\n")).value)["type"] == "or"
     for prompt, thought in ((opened, "hm</think>"), (list(b"assistant\n"), "<think>hm</think>"), (closed, "")):
-        content, (call,) = thinks.reader(asked(prompt), USES[0]).push(f"{thought}\nSo: {said}", "stop")[1:]
+        _, content, (call,), reasoning = thinks.reader(asked(prompt), USES[0]).push(f"{thought}\nSo: {said}", "stop")
+        assert reasoning == ("hm" if thought else "")
         assert (content.strip(), call.name, call.arguments) == ("So:", "add", '{"a": 1}')
 
 

@@ -1,5 +1,5 @@
-"""I1, I2 and I5 on a small random model in float32, with a grammar, penalties and sampling: whatever the engine does
-(reuse, batch, chunk, preempt, plan ahead), each request says what it says alone in a fresh engine."""
+"""I1, I2, I3 and I5 on a small random model in float32, with a grammar, penalties and sampling: whatever the engine does
+(reuse, batch, chunk, preempt, plan ahead, draft), each request says what it says alone in a fresh engine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from bosquet.grammar.vocabulary import Vocabulary as GrammarVocabulary
 from bosquet.kernels.registry import known_ops, load_ops
 from bosquet.radix_cache.pool import PagePool
 from bosquet.radix_cache.tree import RadixCache
+from bosquet.runtime.drafting import Drafter
 from bosquet.runtime.engine import Bounds, Engine
 from bosquet.runtime.models.base import Model
 from bosquet.runtime.runner import TorchRunner
 from bosquet.runtime.scheduler import Limits, Vocabulary
+from bosquet.speculative.arbiter import Arbiter, Costs
 from bosquet.types import GrammarSpec, Request, SamplingParams, TokenLogprob
 
 CONTEXT = 256
@@ -43,7 +45,9 @@ def compiler() -> GrammarCompiler:
     return GrammarCompiler(GrammarVocabulary(PIECES, tiny_models.VOCABULARY, (END,), SPECIAL))
 
 
-def make_engine(model: Model, *, pages: int = 200, chunk: int = 64, rows: int = 16, lag: int = 0) -> Engine:
+def make_engine(
+    model: Model, *, pages: int = 200, chunk: int = 64, rows: int = 16, lag: int = 0, drafts: bool = False
+) -> Engine:
     return Engine(
         TorchRunner(model, pages),
         RadixCache(PagePool(pages)),
@@ -51,6 +55,16 @@ def make_engine(model: Model, *, pages: int = 200, chunk: int = 64, rows: int = 
         Bounds(tiny_models.VOCABULARY, min(CONTEXT, pages * 16), max_waiting=500),
         Vocabulary(PIECES, SPECIAL, (END,)),
         lag=lag,
+        drafter=eager_drafter() if drafts else None,
+    )
+
+
+def eager_drafter() -> Drafter:
+    """Drafts whatever it can: a wider pass is said to cost nothing."""
+    return Drafter(
+        tiny_models.VOCABULARY,
+        Arbiter(Costs({1: 1.0, 8: 1.0})),
+        lambda text: [PIECES.index(bytes([byte])) for byte in text.encode() if bytes([byte]) in PIECES],
     )
 
 
@@ -161,9 +175,21 @@ def replace_id(request: Request, name: str) -> Request:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    ("pages", "chunk", "rows", "lag"),
-    [(200, 64, 16, 0), (200, 7, 16, 0), (12, 32, 8, 0), (200, 64, 2, 0), (200, 64, 16, 1), (12, 16, 8, 1)],
-    ids=["batched", "small chunks", "preempted", "two rows", "lag 1", "lag 1, preempted"],
+    ("pages", "chunk", "rows", "lag", "drafts"),
+    [
+        (200, 64, 16, 0, False),
+        (200, 7, 16, 0, False),
+        (12, 32, 8, 0, False),
+        (200, 64, 2, 0, False),
+        (200, 64, 16, 1, False),
+        (12, 16, 8, 1, False),
+        (200, 200, 16, 0, True),
+        (12, 100, 8, 0, True),
+    ],
+    ids=[
+        *("batched", "small chunks", "preempted", "two rows", "lag 1", "lag 1, preempted"),
+        *("drafts", "drafts, preempted"),
+    ],
 )
 def test_same_answers_however_it_is_run(
     model: Model,
@@ -174,8 +200,9 @@ def test_same_answers_however_it_is_run(
     chunk: int,
     rows: int,
     lag: int,
+    drafts: bool,
 ) -> None:
-    engine = make_engine(model, pages=pages, chunk=chunk, rows=rows, lag=lag)
+    engine = make_engine(model, pages=pages, chunk=chunk, rows=rows, lag=lag, drafts=drafts)
     for attempt in range(2):  # the second time, all prompts are in the cache
         rng = random.Random(seed + attempt)
         requests = [Request(id=r.id, ids=r.ids, sampling=r.sampling, grammar=r.grammar) for r in workload(seed)]
@@ -191,6 +218,7 @@ def test_same_answers_however_it_is_run(
     assert stats.cached_tokens > 0
     if pages < 50:
         assert stats.preemptions > 0
+    assert bool(sum(stats.accepted_tokens.values())) == drafts
 
 
 def assert_close(found: list[TokenLogprob], wanted: list[TokenLogprob]) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from ..errors import TemplateFailed
 from ..types import Segment
-from .backend import TokenBackend
 from .template import Layout, merge, remainder
+from .text_side import TextSide
 from .transcript import Close, Gap, Open, Transcript, Write
 
 
-async def encode(transcript: Transcript, backend: TokenBackend, layout: Layout) -> Transcript:
+async def encode(transcript: Transcript, backend: TextSide, layout: Layout) -> Transcript:
     """The transcript with nothing pending. Raises `TemplateFailed` if the template refuses the turns, or if it puts
     other text than before around a turn that is already encoded."""
     if not transcript.pending and (transcript.ids or transcript.turns):
@@ -27,7 +27,7 @@ async def encode(transcript: Transcript, backend: TokenBackend, layout: Layout) 
     return transcript.encoded(ids, "".join(segment.text for segment in segments), gaps, tail)
 
 
-async def encode_for_fork(transcript: Transcript, backend: TokenBackend, layout: Layout) -> Transcript:
+async def encode_for_fork(transcript: Transcript, backend: TextSide, layout: Layout) -> Transcript:
     """The transcript with nothing pending, as far as the template can tell by now.
 
     Some templates show a system turn only inside the user turn after it. Then the turn stays pending and each branch
@@ -41,7 +41,7 @@ async def encode_for_fork(transcript: Transcript, backend: TokenBackend, layout:
         return transcript
 
 
-async def _encode_plain(transcript: Transcript, backend: TokenBackend) -> Transcript:
+async def _encode_plain(transcript: Transcript, backend: TextSide) -> Transcript:
     text = "".join(op.text for op in transcript.pending if isinstance(op, Write))
     start = [] if transcript.ids else await backend.text_start()
     ids = await backend.encode([Segment(text, False)]) if text else []
@@ -84,7 +84,17 @@ def _not_append_only(transcript: Transcript, where: str, before: Gap, now: Gap) 
     )
 
 
-async def keep_before_stop(ids: Sequence[int], text: str, stop: str, backend: TokenBackend) -> list[int]:
+async def kept_ids(ids: Sequence[int], text: str, stop: str | int | None, backend: TextSide) -> list[int]:
+    """The ids of a generation that a transcript goes on with. `stop` is what ended it: a stop string, or an end token,
+    which is the last of `ids`."""
+    if isinstance(stop, int):
+        return list(ids[:-1])  # the template's own text ends the turn, so the end token is carried once
+    if isinstance(stop, str):
+        return await _keep_before_stop(ids, text, stop, backend)
+    return list(ids)
+
+
+async def _keep_before_stop(ids: Sequence[int], text: str, stop: str, backend: TextSide) -> list[int]:
     """The ids that stand for `text`, when generation ran on into the stop string: the whole tokens before the cut as
     they were generated, then what is left of the text, encoded alone."""
     least = max(0, len(ids) - 1 - len(stop.encode()) - 8)  # a stop string has no more tokens than bytes

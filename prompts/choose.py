@@ -1,12 +1,20 @@
-"""How `select` picks: pure functions over log-probabilities.
+"""How `select` picks among texts by their log-probabilities.
 
 Knows nothing of models. For C choices, `ids[c]` are the tokens of choice c and `scores[c]` their log-probabilities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, NamedTuple
+
+from ..types import Segment
+from .text_side import TextSide
+
+Method = Literal["mean", "greedy", "unconditional"]
+Score = Callable[[Sequence[int], "Ids"], Awaitable["Scores"]]
+"""Of a prefix (ids, not empty) and C choices the log-probabilities of each token of each choice after the prefix."""
 
 Ids = Sequence[Sequence[int]]
 Scores = Sequence[Sequence[float]]
@@ -17,6 +25,21 @@ class Chosen(NamedTuple):
 
     winner: int
     scores: list[float]
+
+
+async def choose(
+    prefix: Sequence[int], choices: Sequence[str], method: Method, backend: TextSide, score: Score
+) -> tuple[list[list[int]], Chosen]:
+    """The choices' ids, each encoded alone, and the best of them after `prefix`."""
+    ids = await asyncio.gather(*(backend.encode([Segment(choice, False)]) for choice in choices))
+    scores = await score(prefix, ids)
+    if method == "greedy":
+        return ids, greedily(ids, scores)
+    if method == "mean":
+        return ids, by_mean(scores)
+    # A first token needs a predecessor; a model without a begin-of-text token gets a line break.
+    alone = await backend.text_start() or await backend.encode([Segment("\n", False)])
+    return ids, by_gain(scores, await score(alone, ids))
 
 
 def _best(scores: list[float]) -> Chosen:

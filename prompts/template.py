@@ -14,18 +14,22 @@ from weakref import WeakKeyDictionary
 
 from ..errors import TemplateFailed
 from ..types import Message, Segment, ToolSpec
-from .backend import TokenBackend
+from .text_side import TextSide
 from .transcript import Gap, Head
 
 _MARKER = re.compile(r"@@bosquet-content-(\d+)@@")
 _FRESH_S = 600.0  # a template may print the date, so what it said is not kept for ever
+MOST = 512
+"""Answers that a layout keeps unless it is told otherwise; each has as much to it as there are turns."""
 
 
 class Layout:
-    """One backend's template. A run keeps one for its whole life, so that it gets one answer to one question."""
+    """One backend's template. A run keeps one for its whole life, so that it gets one answer to one question. The
+    `most` newest answers are kept."""
 
-    def __init__(self, backend: TokenBackend) -> None:
+    def __init__(self, backend: TextSide, most: int = MOST) -> None:
         self._backend = backend
+        self._most = most
         self._known: dict[tuple[tuple[Head, ...], tuple[ToolSpec, ...], bool], list[Gap]] = {}
         self.born = time.monotonic()
 
@@ -53,6 +57,8 @@ class Layout:
             more = {"tools": tools} if tools else {}  # a backend that cannot do tools need not know of them
             segments = await self._backend.render(messages, add_generation_prompt=prompt, **more)
             known = self._known[heads, tools, prompt] = _split(segments, [head.role for head in heads])
+            if len(self._known) > self._most:
+                del self._known[next(iter(self._known))]
         return known
 
 
@@ -111,10 +117,10 @@ def remainder(gap: Gap, beginning: Gap) -> Gap | None:
     return merge([Segment(gap[place].text[len(last.text) :], last.control), *gap[place + 1 :]])
 
 
-_layouts: WeakKeyDictionary[TokenBackend, Layout] = WeakKeyDictionary()
+_layouts: WeakKeyDictionary[TextSide, Layout] = WeakKeyDictionary()
 
 
-def layout_of(backend: TokenBackend) -> Layout:
+def layout_of(backend: TextSide) -> Layout:
     """The layout to use for a run that begins now."""
     layout = _layouts.get(backend)
     if layout is None or time.monotonic() - layout.born > _FRESH_S:

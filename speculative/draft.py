@@ -1,0 +1,76 @@
+"""What a proposer offers for one row, and what of it a grammar lets pass.
+
+Knows matchers; nothing of requests, scheduling or how tokens are verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ..grammar.base import MaskRow, Matcher
+from ..grammar.matcher import only_bit
+
+Source = Literal["forced", "text", "suffix"]
+"""The only token that a grammar allows; a token of text that it allows only; what was said before."""
+
+
+class Offer(NamedTuple):
+    """Tokens that may come next. `match` says how much they are backed by: for a suffix, the tokens that matched."""
+
+    tokens: Sequence[int]
+    match: int = 0
+
+
+class Draft(NamedTuple):
+    """Tokens to verify in one pass, the source of each, and the mask of each draw: that of the next token and of the
+    one after every draft token. No masks without a grammar."""
+
+    tokens: list[int]
+    sources: list[Source]
+    masks: list[MaskRow] | None
+
+
+NOTHING = Draft([], [], None)
+
+
+Encode = Callable[[str], Sequence[int]]
+"""Text to token ids, on its own."""
+
+
+def hold_to(
+    matcher: Matcher, offer: Sequence[int], limit: int, words: int, *, forced: bool, encode: Encode | None = None
+) -> Draft:
+    """What of `offer` the grammar allows, at most `limit` tokens. With `forced`, the grammar's own word comes before
+    the offer: where it leaves one token, that token; and where nothing is offered, the tokens that `encode` gives for
+    the text that must come. The matcher is left as it was. `words` is the length of a mask."""
+    tokens: list[int] = []
+    sources: list[Source] = []
+    masks: list[MaskRow] = []
+    rest = list(reversed(offer))
+    source: Source = "suffix"
+    while True:
+        mask: MaskRow = np.empty(words, np.int32)
+        matcher.fill_mask(mask)
+        masks.append(mask)
+        if len(tokens) == limit:
+            break
+        only = only_bit(mask) if forced else None
+        if only is not None and not (rest and rest[-1] == only):
+            rest = [only]
+            source = "forced"
+        elif not rest and forced and encode is not None and (text := matcher.forced_text()):
+            rest = list(reversed(encode(text)[:-1]))  # the last one may go on into what is not forced
+            source = "text"
+        if not rest or matcher.try_accept([token := rest.pop()]) != 1:
+            break
+        if matcher.terminated:  # an end token is drawn, not drafted: nothing follows it
+            matcher.rollback(1)
+            break
+        tokens.append(token)
+        sources.append("forced" if only is not None else source)
+    if tokens:
+        matcher.rollback(len(tokens))
+    return Draft(tokens, sources, masks)

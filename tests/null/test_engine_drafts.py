@@ -1,0 +1,142 @@
+"""Drafts change how many passes an answer takes, never the answer: random workloads with proposers that are right,
+wrong, or offer what is no token (I3, I5)."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from fakes import VOCABULARY, continuation
+
+from bosquet.runtime.drafting import Drafter
+from bosquet.runtime.sequence import Sequence as EngineSequence
+from bosquet.speculative.arbiter import Arbiter, Costs
+from bosquet.speculative.draft import Offer
+from bosquet.types import Origin, Request, SamplingParams
+
+_spec = importlib.util.spec_from_file_location("engine_fuzz", Path(__file__).with_name("test_engine_fuzz.py"))
+assert _spec is not None
+assert _spec.loader is not None
+fuzz = importlib.util.module_from_spec(_spec)
+sys.modules["engine_fuzz"] = fuzz
+_spec.loader.exec_module(fuzz)
+
+
+LONG = next(seed for seed in range(1000) if len(continuation([5] * 20, seed, 0, 40)) == 40)
+"""Of an answer that does not end by itself."""
+
+
+def eager() -> Arbiter:
+    """A wider pass costs nothing more, so that everything is drafted."""
+    return Arbiter(Costs({1: 1.0, 8: 1.0}))
+
+
+class Told(Drafter):
+    """Knows the answer, and says it with mistakes; or anything else."""
+
+    def __init__(self, rng: random.Random, right: float) -> None:
+        super().__init__(VOCABULARY, eager())
+        self.rng = rng
+        self.right = right
+
+    def _suffix(self, sequence: EngineSequence, room: int) -> Offer | None:
+        sampling = sequence.request.sampling
+        want = continuation(sequence.request.ids, sampling.seed or 0, sequence.choice, sequence.generated + room)
+        tokens = [
+            token if self.rng.random() < self.right else self.rng.randrange(-3, VOCABULARY + 3)
+            for token in want[sequence.generated :]
+        ]
+        tokens += [self.rng.randrange(VOCABULARY) for _ in range(room - len(tokens))]  # after the end
+        return Offer(self._valid(tokens), self.rng.randrange(40))
+
+
+@pytest.mark.parametrize("right", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("pages", [6, 12, 40, 200])
+@pytest.mark.parametrize("seed", range(5))
+def test_random_workloads_answer_as_without_drafts(seed: int, pages: int, right: float) -> None:
+    rng = random.Random(f"{seed}-{pages}-{right}")
+    world = fuzz.World(pages=pages, lag=0, rng=rng, drafter=Told(rng, right))
+    prompts: list[list[int]] = []
+    for number in range(40):
+        world.ask(fuzz.random_request(rng, number, prompts, pages * 16))
+        for _ in range(rng.choice([0, 0, 1, 5])):
+            world.step()
+        live = [r for r in world.requests if world.engine.has(r)]
+        if live and rng.random() < 0.2:
+            world.cancel(rng.choice(live))
+    world.finish()
+    world.check_answers()
+    fuzz.check_prompt_scores(world)
+    stats = world.engine.stats()
+    assert stats.accepted_tokens["suffix"] <= stats.drafted_tokens["suffix"]
+    assert stats.accepted_tokens["suffix"] > 0 or right == 0
+
+
+def passes(ids: Sequence[int], drafter: Drafter | None, tokens: int = 40, seed: int = LONG) -> tuple[int, list[int]]:
+    world = fuzz.World(pages=50, lag=0, rng=random.Random(0), drafter=drafter)
+    ask(world, "x", ids, tokens, seed)
+    world.finish()
+    return world.engine.stats().steps, world.said["x", 0]
+
+
+def ask(world: object, name: str, ids: Sequence[int], tokens: int, seed: int = LONG, **more: object) -> None:
+    world.ask(  # type: ignore[attr-defined]
+        Request(id=name, ids=list(ids), sampling=SamplingParams(seed=seed, max_tokens=tokens, ignore_eos=True), **more)  # type: ignore[arg-type]
+    )
+
+
+def test_right_drafts_save_passes() -> None:
+    plain, said = passes([5] * 20, None)
+    drafted, same = passes([5] * 20, Told(random.Random(0), 1.0))
+    assert said == same
+    assert (plain, drafted) == (40, 4), "17 tokens a pass but for the first"
+
+
+def test_a_program_that_says_the_same_again_drafts_it() -> None:
+    """From what it said before; another tenant's or program's words are not looked at."""
+    world = fuzz.World(pages=50, lag=0, rng=random.Random(0), drafter=Drafter(VOCABULARY, eager()))
+    for name, origin, fewer in (
+        ("first", Origin("a", "agent"), False),
+        ("again", Origin("a", "agent"), True),
+        ("other tenant", Origin("b", "agent"), False),
+        ("other program", Origin("a", "chat"), False),
+    ):
+        before = world.engine.stats().steps
+        ask(world, name, [5] * 20, 40, origin=origin)
+        world.finish()
+        assert (world.engine.stats().steps - before < 40) == fewer, name
+
+
+def test_off_is_off() -> None:
+    world = fuzz.World(pages=50, lag=0, rng=random.Random(0), drafter=Told(random.Random(0), 1.0))
+    ask(world, "x", [5] * 20, 40, speculation=())
+    world.finish()
+    assert world.engine.stats().steps == 40
+
+
+def test_stop_strings_and_the_limit_end_inside_a_window() -> None:
+    want = continuation([5] * 20, LONG, 0, 40)
+    stop = bytes(32 + token for token in want[7:9])
+    for sampling in (SamplingParams(seed=LONG, max_tokens=40, stop=(stop,)), SamplingParams(seed=LONG, max_tokens=6)):
+        answers = []
+        for drafter in (None, Told(random.Random(0), 1.0)):
+            world = fuzz.World(pages=50, lag=0, rng=random.Random(0), drafter=drafter)
+            world.ask(Request(id="x", ids=[5] * 20, sampling=sampling))
+            world.finish()
+            last = world.outputs["x", 0][-1]
+            answers.append((world.said["x", 0], last.finish, last.stop))
+        assert answers[0] == answers[1]
+
+
+def test_a_draft_takes_no_page_from_anybody() -> None:
+    """Where the pool is full, drafts go as far as the row's own page."""
+    rng = random.Random(3)
+    world = fuzz.World(pages=9, lag=0, rng=rng, drafter=Told(rng, 0.9))
+    for number in range(3):
+        ask(world, str(number), [number] * 20, 26, seed=number)
+    world.finish()
+    assert world.engine.stats().preemptions == 0

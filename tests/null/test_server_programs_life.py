@@ -1,0 +1,269 @@
+"""Runs of programs over HTTP: whose they are, how many, for how long, and one step at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fakes_lang import chatml, encode_segments
+from fakes_programs import Handle, Place, on, toy_engine, toy_text
+from live_server import live, raw_post, wait_for
+
+from bosquet.errors import Overloaded
+from bosquet.runtime.server import program_runs
+from bosquet.runtime.server.config import ServerConfig
+from bosquet.types import Segment
+
+ASK = [{"role": "user", "content": "ab"}]
+
+
+def error_of(answer: Any) -> tuple[str, str | None]:
+    return answer["error"]["code"], answer["error"]["param"]
+
+
+# -- whose, how many, how long ----------------------------------------------------------------------------------------
+
+
+def test_handles_cannot_be_guessed_and_belong_to_their_tenant(tmp_path: Path):
+    keys = tmp_path / "keys"
+    keys.write_text("alice-key-0001 alice\nbob-key-00002 bob operator\n")
+
+    async def work(place: Place) -> None:
+        place.http.headers["Authorization"] = "Bearer alice-key-0001"
+        run, other = await place.open(), await place.open()
+        assert len(run.id) >= 28
+        assert run.id[4:] != other.id[4:]
+        await run("append", text="ab")
+        for headers, status in (({"Authorization": "Bearer bob-key-00002"}, 404), ({"Authorization": "no"}, 401)):
+            place.http.headers.update(headers)
+            for step, body in (
+                ("append", {"text": "x"}), ("generate", {}), ("select", {"choices": ["a"]}),
+                ("fork", {"count": 1}), ("join", {"branches": ["0"]}),
+            ):  # fmt: skip
+                answer = await run(step, status=status, **body)
+                if status == 404:
+                    assert error_of(answer) == ("handle_not_found", None)
+            await place.ask("GET", f"/v1/programs/{run.id}", status=status)
+            await run.close(status)
+        place.http.headers["Authorization"] = "Bearer bob-key-00002"
+        await place.ask("DELETE", f"/v1/runs/{run.id}", status=204)  # his own run of that name, if there were one
+        assert place.engine.ended == [("bob", run.id)]
+        place.http.headers["Authorization"] = "Bearer alice-key-0001"
+        await run("generate", max_tokens=1)
+        assert [request.origin.tenant for request in place.engine.requests] == ["alice"]
+
+    on(toy_engine(), work, config=ServerConfig(keys_file=str(keys)))
+
+
+def test_runs_branches_and_memory_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(program_runs, "MAX_RUNS", 2)
+    monkeypatch.setattr(program_runs, "MAX_BRANCHES", 3)
+    monkeypatch.setattr(program_runs, "MAX_BYTES", 100_000)
+
+    async def work(place: Place) -> None:
+        first, second = await place.open(), await place.open()
+        refused = await place.http.post("/v1/programs", json={"name": "p"})
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"]
+        await first.close()
+        first = await place.open()
+        await first("append", text="x")
+        await first("fork", count=2)
+        await first("fork", count=1, status=429)
+        await first("generate", n=2, status=429)
+        await first("join", branches=["0", "1"])
+        await first("fork", count=2)
+        for _ in range(40):
+            response = await place.http.post(f"/v1/programs/{second.id}/append", json={"text": "x" * 4000})
+            if response.status_code != 200:
+                break
+        assert response.status_code == 429
+        assert sum(run.size for run in place.programs._runs.values()) <= 100_000
+        await second.close()
+        await first("generate", max_tokens=1)
+
+    on(toy_engine(), work, text=toy_text(context_length=100_000))
+
+
+def test_what_is_counted_is_what_is_held():
+    async def work(place: Place) -> None:
+        run = await place.open()
+        found = place.programs.find("", run.id)
+        await run("append", text="x" * 1000)
+        assert 1000 <= found.size < 3000
+        await run("generate", max_tokens=1)
+        assert found.size >= 8 * 1000
+        before = found.size
+        await run("fork", count=3)
+        assert found.size >= 3 * before
+        await run("join", branches=["0", "1", "2"])
+        assert found.size == before == sum(branch.size for branch in found.branches.values())
+
+    on(toy_engine(), work)
+
+
+def test_runs_that_nobody_uses_are_closed():
+    async def work(place: Place) -> None:
+        short, long = await place.open(idle_timeout=5), await place.open()
+        await short("append", text="ab")
+        place.now = 4
+        await short("append", text="ab")
+        place.now = 8.9
+        await short.state()
+        place.now = 14
+        assert error_of(await short("append", text="x", status=404)) == ("handle_not_found", None)
+        await long.state()
+        place.programs.sweep()
+        await asyncio.sleep(0)
+        assert place.engine.ended == [("", short.id)]
+        place.now = 1000
+        place.programs._swept()
+        await asyncio.sleep(0)
+        assert len(place.programs) == 0
+        assert place.programs._timer is None
+        assert place.engine.ended[1:] == [("", long.id)]
+
+    on(toy_engine(), work)
+
+
+def test_a_run_is_not_idle_while_a_step_is_under_way():
+    async def work(place: Place) -> None:
+        run = await place.open(idle_timeout=1)
+        await run("append", text="ab")
+        step = asyncio.create_task(run("generate", max_tokens=20, ignore_eos=True))
+        await _until(lambda: place.engine.running)
+        place.now = 100
+        place.programs.sweep()
+        assert len(place.programs) == 1
+        await step
+        place.now = 100.5
+        await run("generate", max_tokens=1)
+
+    on(toy_engine(delay=0.002), work)
+
+
+async def _until(fact: Any) -> None:
+    for _ in range(2000):
+        if fact():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it did not come true in time")
+
+
+# -- one step at a time, and its end ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_step_at_a_time(stream: bool):
+    async def work(place: Place) -> None:
+        run = await place.open()
+        await run("append", text="ab")
+        await run("fork", count=2)
+        step = asyncio.create_task(_post(run, "generate", branch="0", max_tokens=30, ignore_eos=True, stream=stream))
+        await _until(lambda: place.engine.running)
+        for name, body in (
+            ("append", {"text": "x"}), ("generate", {}), ("select", {"choices": ["a"]}), ("fork", {"count": 1}),
+        ):  # fmt: skip
+            assert error_of(await run(name, branch="0", status=409, **body)) == ("branch_busy", "branch")
+        assert error_of(await run("join", branches=["0"], status=409)) == ("branch_busy", "branches")
+        await run("generate", branch="1", max_tokens=1)  # others go on
+        assert (await step).status_code == 200
+        await run("append", branch="0", text="x")
+
+    on(toy_engine(delay=0.002), work)
+
+
+async def _post(run: Handle, step: str, **body: Any) -> httpx.Response:
+    return await run.place.http.post(f"/v1/programs/{run.id}/{step}", json=body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/programs/{}", "/v1/runs/{}"])
+def test_closing_cancels_what_is_under_way(stream: bool, path: str):
+    async def work(place: Place) -> None:
+        run = await place.open()
+        await run("append", text="ab")
+        await run("fork", count=2)
+        body = {"max_tokens": 400, "ignore_eos": True, "stream": stream}
+        steps = [asyncio.create_task(_post(run, "generate", branch=branch, **body)) for branch in ("", "0")]
+        steps.append(asyncio.create_task(_post(run, "select", branch="1", choices=["aa", "x"])))
+        await _until(lambda: len(place.engine.running) == 4)
+        await place.ask("DELETE", path.format(run.id), status=204)
+        assert not place.engine.running
+        assert place.engine.ended == [("", run.id)]
+        assert len(place.programs) == 0
+        for step in steps[:2]:
+            answer = await step
+            assert answer.status_code == (200 if stream else 404)
+            *_, last = answer.text.strip().split("\n\n")
+            assert error_of(json.loads(last.removeprefix("data: "))) == ("handle_not_found", None)
+        assert (await steps[2]).status_code == 404
+        await run.close(404)
+
+    on(toy_engine(delay=0.03), work)
+
+
+def test_closing_while_the_engine_has_not_accepted_yet():
+    async def work(place: Place) -> None:
+        run = await place.open()
+        await run("append", text="ab")
+        step = asyncio.create_task(_post(run, "generate", max_tokens=400))
+        await asyncio.sleep(0.01)
+        await run.close()
+        assert (await step).status_code == 404
+        await _until(lambda: not place.engine.running)
+        assert len(place.engine.cancelled) == 1
+
+    on(toy_engine(accept_delay=0.05, delay=0.01), work)
+
+
+@pytest.mark.parametrize("fault", ["refused", "died", "late"])
+def test_a_step_that_fails_leaves_its_branch_as_it_was(fault: str):
+    async def work(place: Place) -> None:
+        engine = place.engine
+        run = await place.open()
+        await run("append", messages=ASK, open="assistant", text="a")
+        before = await run.state()
+        body = {"max_tokens": 50, "ignore_eos": True, "timeout": 0.05 if fault == "late" else 60.0}
+        engine.reject = Overloaded("full") if fault == "refused" else None
+        step = asyncio.create_task(_post(run, "generate", **body))
+        if fault == "died":
+            await _until(lambda: engine.running)
+            engine.die()
+        assert (await step).status_code == {"refused": 429, "died": 503, "late": 504}[fault]
+        engine.reject = None
+        if fault == "died":
+            engine.restart()
+        assert await run.state() == before
+        await run("append", text="b")
+        await run("generate", max_tokens=1)
+        begun = encode_segments([*chatml(ASK, True), Segment("ab", False)])
+        assert engine.requests[-1].ids == begun
+
+    on(toy_engine(delay=0.01), work)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_is_killed_leaks_nothing(stream: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(program_runs, "SWEEP_S", 0.02)
+    engine = toy_engine(delay=0.02)
+    with live(engine, text=toy_text()) as server:
+        programs: program_runs.Programs = server.server.config.app.state.services.programs
+        client = httpx.Client(base_url=server.url)
+        run = client.post("/v1/programs", json={"name": "p", "idle_timeout": 0.2}).json()["id"]
+        path = f"/v1/programs/{run}"
+        client.post(f"{path}/append", json={"text": "ab"})
+        sock = server.connect()
+        sock.sendall(raw_post(f"{path}/generate", {"max_tokens": 400, "ignore_eos": True, "stream": stream}))
+        wait_for(lambda: engine.running)
+        sock.close()
+        wait_for(lambda: engine.cancelled, 2)
+        assert not engine.running
+        assert client.post(f"{path}/append", json={"text": "ab"}).json()["characters"] == 4  # as it was, and free
+        wait_for(lambda: not len(programs))  # and then nobody comes any more
+        assert engine.ended == [("", run)]
+        client.close()
