@@ -22,7 +22,7 @@
     ├── ConfigError                settings that contradict each other; one line, exit code 2
     ├── OutOfPages                 the page pool cannot give that many pages now; never leaves the engine
     ├── CacheCorrupt               an integrity check failed: our bug
-    ├── CacheFileRefused           a file or folder of the disk tier that is damaged, foreign or in use; never leaves the engine
+    ├── CacheFileRefused           a file of the disk tier that is damaged, foreign or in use; stays in the engine
     ├── Unsupported                a back end lacks a named capability
     ├── StateInvalid               a saved state that is damaged, or of another format or vocabulary
     └── ProgramError               a call of a program failed; carries program, step, the prompt's end and cause

@@ -176,6 +176,10 @@ MOST_STOPS, LONGEST_STOP = 64, 4096
 """Stop strings of one request, and bytes of one of them."""
 
 
+DRAFT_SOURCES = ("forced", "suffix")
+"""What a grammar leaves no choice about, and what was said before in the request or by its program."""
+
+
 class Request(Struct, kw_only=True, omit_defaults=True):
     """One prompt to be continued, `sampling.n` times."""
 
@@ -188,7 +192,7 @@ class Request(Struct, kw_only=True, omit_defaults=True):
     timeout_s: float | None = None  # from arrival at the engine; passed: finish "abort"
     reuse: bool = True  # False: neither read nor fill the prefix cache
     ahead: Ahead = Ahead()
-    speculation: tuple[str, ...] = ("forced", "suffix")  # where drafts may come from; the answer is the same
+    speculation: tuple[str, ...] = DRAFT_SOURCES  # where drafts may come from; the answer is the same
 
 
 class TokenLogprob(Struct, array_like=True):

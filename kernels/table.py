@@ -177,8 +177,8 @@ class Ops(Protocol):
         """How many bytes one page is in `read_pages`."""
 
     def read_pages(self, kv: Any, pages: Sequence[int]) -> Bytes:
-        """All that these pages hold, in all layers, scales included: a copy, [n, page_bytes]. What the bytes mean is the
-        back end's own business; `identity` and the storage's sizes and type say who else may take them."""
+        """All that these pages hold, in all layers, scales included: a copy, [n, page_bytes]. What the bytes mean is
+        the back end's own business; `identity` and the storage's sizes and type say who else may take them."""
 
     def write_pages(self, kv: Any, pages: Sequence[int], data: Bytes) -> None:
         """Fill pages, each named once, with what `read_pages` gave: data [n, page_bytes]."""

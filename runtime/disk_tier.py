@@ -13,7 +13,8 @@ Knows nodes, sequences and page numbers; of tensors only that pages can be read 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from typing import Protocol
 
@@ -131,8 +132,28 @@ class DiskTier:
 
     def evicted(self, node: Node, pages: Items[int], cause: EvictionCause) -> None:
         """Copy whole pages that are worth it, before they are used again."""
-        whole, first = node.end // PAGE, -(-node.end // PAGE) - len(pages)
-        if cause != "evicted" or whole <= first or not self._worth:
+        if cause == "evicted":
+            self._keep(node, -(-node.end // PAGE) - len(pages), pages)
+
+    def save(self, seconds: float) -> None:
+        """Write what the tree holds, the most recently used first, for at most so long; then nothing any more. For an
+        engine that ends."""
+        until = time.monotonic() + seconds
+        nodes = [node for root in self._cache.roots() for child in root.children for node in _subtree(child)]
+        for node in sorted(nodes, key=lambda node: (-node.last_access, node.start)):  # what is above was used as late
+            first, pages = node.start // PAGE, node.pages
+            while pages and time.monotonic() < until:
+                if room := self._store.room:
+                    self._keep(node, first, pages[:room])
+                    first, pages = first + room, pages[room:]
+                else:
+                    time.sleep(0.005)
+        self._store.close()
+
+    def _keep(self, node: Node, first: int, pages: Items[int]) -> None:
+        """Have these pages of a node written, where they are whole; `first` is the number of the first one."""
+        whole = min(node.end // PAGE, first + len(pages))
+        if whole <= first or not self._worth:
             return
         keys = self._chain.keys(node.namespace, node.prefix().data)[first:whole]
         new = [(key, page) for key, page in zip(keys, pages, strict=False) if not self._store.keeps(key)]
@@ -254,6 +275,15 @@ class DiskTier:
         stats.disk_pages_read = self._pages_read
         stats.disk_pages_written = self._store.written
         stats.disk_pages_refused = self._pages_refused + self._store.refused
+
+
+def _subtree(node: Node) -> Iterator[Node]:
+    """No recursion: a path may be longer than Python's stack."""
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += node.children
 
 
 def chain_keys(namespace: Namespace, data: bytes, known: Items[bytes] = ()) -> list[bytes]:

@@ -27,6 +27,9 @@ from .sequence import Sequence
 from .step import Step
 from .validation import check_sampling
 
+SAVES_S = 3.0
+"""What saving the cache to disk may take when an engine ends; it is ended by force after five."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -77,6 +80,11 @@ class Engine:
         scheduler = self.scheduler
         tier = DiskTier(self._cache, storage, store, reader, scheduler.runs, self._clock, scheduler.evict)
         self._cache.listener = scheduler.tier = tier
+
+    def close(self) -> None:
+        """Save what is worth it. No step may follow."""
+        if self.scheduler.tier is not None:
+            self.scheduler.tier.save(SAVES_S)
 
     # ---- requests --------------------------------------------------------------------------------------------------
 

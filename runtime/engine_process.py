@@ -277,6 +277,7 @@ def main() -> None:
     gc.freeze()  # what is loaded stays: later collections need not look at it
     gc.enable()
     service.serve(engine, info, config, service.in_thread(make_compiler))
+    engine.close()
     os._exit(0)  # without waiting for a compile that may still run in a thread
 
 

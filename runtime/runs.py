@@ -31,6 +31,9 @@ REMEMBERED = 1000
 TURN_S, TURN_PER_COST = 60.0, 64
 """A resident run keeps its place for at least so many seconds, and for so many times what its return would cost."""
 
+SOONEST_S = 0.01
+"""No run is expected back sooner."""
+
 HEADROOM = 10
 """Of the pool, the part that a run that is let in must leave for those that are resident: they grow."""
 
@@ -187,15 +190,14 @@ class Runs:
         return sum(self._residents.values()) == len(self._idle)
 
     def _next_return(self) -> float:
-        """Seconds until the first of the silent runs is likely to be back: the usual silence less what has passed of
-        it; and once that has passed, as long again as it has been silent."""
+        """Seconds until the first of the silent runs is likely to be back. Each comes back at a rate of one in its
+        usual silence, or in the silence that it has kept, if that is longer; their rates add up."""
         now = self._clock()
-        least = math.inf
+        rate = 0.0
         for run in self._idle.values():
-            silent = now - run.idle_since
             usual = run.pause_s or self.records.usual_silence(run.program)
-            least = min(least, max(usual - silent, silent))
-        return least
+            rate += 1 / max(usual, now - run.idle_since, SOONEST_S)
+        return 1 / rate if rate else math.inf
 
     def leased_pages(self) -> int:
         """What leases keep and no pin does, those that several keep counted once."""

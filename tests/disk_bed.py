@@ -34,7 +34,7 @@ class Hand:
         self.jobs.append(job)
 
     def close(self) -> bool:
-        self.jobs = []
+        self.work()
         return True
 
     def work(self, jobs: int = 1_000_000) -> None:

@@ -24,7 +24,7 @@ from .prompts import Turn, check_model, plain_messages, render, room_after, turn
 from .reading import Reader
 from .recall import Asked, Recall
 from .record import record_of
-from .sampling import Wanted, check_priority, check_queue, check_stream_options, sampling_params
+from .sampling import Wanted, check_priority, check_queue, check_stream_options, draft_sources, sampling_params
 from .schemas import ChatRequest
 from .scribe import Scribe
 from .services import Services
@@ -72,6 +72,7 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Ch
         grammar=held.spec,
         origin=joined.origin,
         priority=check_priority(body, caller),
+        speculation=draft_sources(body),
         timeout_s=body.timeout or services.config.request_timeout_s,
         ahead=ahead_of(request),
     )

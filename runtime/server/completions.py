@@ -26,7 +26,7 @@ from .inspection import inspection
 from .keys import Caller
 from .prompts import Prompt, check_model, completion_prompts, several
 from .record import record_of
-from .sampling import Wanted, check_priority, check_queue, check_stream_options, sampling_params
+from .sampling import Wanted, check_priority, check_queue, check_stream_options, draft_sources, sampling_params
 from .schemas import CompletionRequest
 from .services import Services
 from .tool_use import Held
@@ -117,6 +117,7 @@ def _engine_requests(
                 grammar=held.spec,
                 origin=origin,
                 priority=priority,
+                speculation=draft_sources(body),
                 timeout_s=body.timeout or services.config.request_timeout_s,
                 ahead=ahead,
             )

@@ -123,6 +123,14 @@ def _stats_metrics(stats: Stats) -> Iterator[Metric]:
     for part in STEP_PARTS:
         seconds.add_metric([part], getattr(stats, f"{part}_seconds"))
     yield seconds
+    drafted = CounterMetricFamily(
+        "bosquet_draft_tokens", "Draft tokens that were verified.", labels=["source", "verdict"]
+    )
+    for source, count in stats.drafted_tokens.items():
+        accepted = stats.accepted_tokens[source]
+        drafted.add_metric([source, "accepted"], accepted)
+        drafted.add_metric([source, "rejected"], count - accepted)
+    yield drafted
     stages = CounterMetricFamily(
         "bosquet_forward_seconds", "Time spent in the forward pass, by stage.", labels=["stage"]
     )

@@ -32,7 +32,7 @@ from .program_schemas import GenerateRequest
 from .program_written import StepGeneration, Written
 from .prompts import Prompt, check_model, room_after
 from .record import record_of
-from .sampling import Wanted, check_priority, check_queue, check_stream_options, sampling_params
+from .sampling import Wanted, check_priority, check_queue, check_stream_options, draft_sources, sampling_params
 from .schemas import CompletionRequest
 from .services import Services, Text
 from .streaming import event
@@ -80,6 +80,7 @@ async def _generation(
         grammar=read.held.spec,
         origin=written.origin(caller),
         priority=check_priority(body, caller),
+        speculation=draft_sources(body),
         timeout_s=body.timeout or services.config.request_timeout_s,
         ahead=ahead_of(request),
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ...errors import InvalidParameter, NotPermitted
-from ...types import ModelInfo, SamplingParams
+from ...types import DRAFT_SOURCES, ModelInfo, SamplingParams
 from .keys import Caller
 from .schemas import GenerationBody
 
@@ -86,6 +86,13 @@ def check_priority(body: GenerationBody, caller: Caller) -> int:
     if priority > 0 and caller.role != "operator":
         raise NotPermitted("priority: above 0 needs a key with the role 'operator'", "priority")
     return priority
+
+
+def draft_sources(body: GenerationBody) -> tuple[str, ...]:
+    """Where drafts for this request may come from."""
+    if body.speculation is None:
+        return DRAFT_SOURCES
+    return () if body.speculation == "off" else tuple(dict.fromkeys(body.speculation))
 
 
 def _logit_bias(given: dict[str, float] | None, vocab_size: int) -> dict[int, float]:

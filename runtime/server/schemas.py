@@ -84,6 +84,9 @@ class GenerationBody(Body):
     grammar: str | None = Field(None, min_length=1, max_length=262144, description="A grammar in EBNF.")
     lark: str | None = Field(None, min_length=1, max_length=262144, description="A grammar in Lark's notation.")
     priority: int | None = Field(None, ge=-1000, le=1000, description="Higher goes first.")
+    speculation: Literal["off"] | list[Literal["forced", "suffix"]] | None = Field(
+        None, description="Where drafts may come from; the answer is the same. All sources if left out."
+    )
     return_token_ids: bool | None = Field(None, description="Send the ids of the prompt's and the output's tokens.")
     timeout: float | None = Field(None, gt=0, le=86400, description="Seconds after which the request is given up.")
     user: str | None = Field(None, description="Whose request it is: those of one user are taken for one run.")

@@ -13,7 +13,7 @@ import pytest
 from disk_bed import FORM, World, tokens
 
 from bosquet.radix_cache.tree import Key, Namespace
-from bosquet.runtime import disk_store, disk_tier
+from bosquet.runtime import disk_store, disk_tier, engine
 from bosquet.runtime.disk_segments import Form
 from bosquet.runtime.disk_tier import Chain, chain_keys
 from bosquet.types import PAGE
@@ -68,6 +68,31 @@ def test_it_survives_a_restart(tmp_path: Path) -> None:
     world.close()
     world = World(tmp_path, 20)
     assert world.run("again", ids) == PAGE
+
+
+def test_what_was_never_evicted_survives_a_restart_too(tmp_path: Path) -> None:
+    world = World(tmp_path, 40)
+    asked = [(tokens(seed, 10), tenant) for seed, tenant in ((1, "one"), (2, "two"), (3, "one"))]
+    for number, (ids, tenant) in enumerate(asked):
+        world.run(str(number), ids, tenant)
+    world.run("branch", [*asked[0][0][:80], *tokens(4, 3)], "one")
+    world.engine.close()
+    world = World(tmp_path, 40)
+    for number, (ids, tenant) in enumerate(asked):
+        assert world.run(str(number), ids, tenant) == PAGE
+    assert world.run("branch", [*asked[0][0][:80], *tokens(4, 3)], "one") == PAGE
+
+
+def test_saving_ends_in_time_and_the_newest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_store, "QUEUED_BYTES", 4 * FORM.payload)
+    monkeypatch.setattr(engine, "SAVES_S", 0.2)
+    world = World(tmp_path, 40, by_itself=False)
+    for seed in (1, 2):
+        world.run(str(seed), tokens(seed, 10))
+    world.engine.close()  # nobody writes, so that there is room for four pages
+    world = World(tmp_path, 40)
+    assert world.run("newest", tokens(2, 10)) == 6 * PAGE
+    assert world.run("oldest", tokens(1, 10)) == 10 * PAGE
 
 
 def test_another_model_has_none_of_it(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""I1, I2, I3 and I5 on a small random model in float32, with a grammar, penalties and sampling: whatever the engine does
-(reuse, batch, chunk, preempt, plan ahead, draft), each request says what it says alone in a fresh engine."""
+"""I1, I2, I3 and I5 on a small random model in float32, with a grammar, penalties and sampling: whatever the engine
+does (reuse, batch, chunk, preempt, plan ahead, draft), each request says what it says alone in a fresh engine."""
 
 from __future__ import annotations
 
