@@ -169,8 +169,10 @@ MUTANTS = (
     ),
     Mutant(
         "I4", "the mask is that of the first token for ever", "runtime/scheduler.py",
-        "                    sequence.matcher.fill_mask(mask)\n",
-        "                    if not sequence.generated:\n                        sequence.matcher.fill_mask(mask)\n",
+        "elif sequence.matcher is not None and sequence.finish is None:\n                        mask = next(buffers)\n"
+        "                        sequence.matcher.fill_mask(mask)\n",
+        "elif sequence.matcher is not None and sequence.finish is None:\n                        mask = next(buffers)\n"
+        "                        sequence.generated or sequence.matcher.fill_mask(mask)\n",
         ROWS,
     ),
     Mutant(
