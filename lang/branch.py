@@ -134,6 +134,7 @@ class Branch:
         """Put a step at the end of the branch whose value is the variable that the piece names."""
         name = piece.name
         step = name or f"#{self._calls}"
+        self.run.check_budget(self.path, step)
         written = self.run.journal.written(self.path, self._calls, step)
         promise = Promised()
         if name:

@@ -5,6 +5,7 @@ Knows nothing of the command line.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -57,15 +58,19 @@ def report(
     if out is None:
         show(graph, opened, cost, habits, Console().print)
         return
-    with out.open("w", encoding="utf-8") as file:
-        show(graph, opened, cost, habits, Console(file=file, width=160).print)
+    text = io.StringIO()
+    show(graph, opened, cost, habits, Console(file=text, width=160).print)
+    _write(text.getvalue(), out)
 
 
 def _write(text: str, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(text)
-    else:
+        return
+    try:
         out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {out}: {error.strerror}") from None
 
 
 def as_json(graph: Graph, opened: Graph, cost: Estimate) -> str:

@@ -29,6 +29,10 @@ Listener = Callable[[str, str, "str | ProgramError"], None]
 """Hears (branch, variable, piece of its text or why it failed), on the language's loop."""
 
 
+BEYOND = 64
+"""Steps that may be written after the budget is spent."""
+
+
 @dataclass(slots=True)
 class Usage:
     """What a run has cost so far. Tokens of `select` are counted as prompt tokens where the backend tells them."""
@@ -62,6 +66,7 @@ class Run:
         self.defaults = defaults
         self.usage = Usage()
         self.ledger = Ledger(budget)
+        self._beyond = 0  # steps written since the budget was spent
         self.listener: Listener | None = None
         self.closed = False
         self.journal = Journal()
@@ -100,6 +105,14 @@ class Run:
         raise Unsupported(
             f"{type(self.backend).__name__} cannot do {capability!r}: {CAPABILITIES[capability]}", capability
         )
+
+    def check_budget(self, branch: str, step: str) -> None:
+        """Before a step is written. A program that only writes would go on for ever after its budget is spent: its
+        steps then fail where they are read, but one that has written many more is stopped where it writes."""
+        if self.ledger.over is not None:
+            self._beyond += 1
+            if self._beyond > BEYOND:
+                raise self.error(branch, step, self.ledger.over)
 
     def error(self, branch: str, step: str, cause: BaseException, prompt: str = "") -> ProgramError:
         """`cause` as the failure of one step, whose prompt ended so. What stopped a step that was not reached is the

@@ -28,6 +28,9 @@ from .sequence import Sequence
 REMEMBERED = 1000
 """Runs without requests and leases whose return would still be noticed."""
 
+FEW = 16
+"""Silent runs that are looked at in one round."""
+
 TURN_S, TURN_PER_COST = 60.0, 64
 """A resident run keeps its place for at least so many seconds, and for so many times what its return would cost."""
 
@@ -53,10 +56,12 @@ class Runs:
         self._clock = clock
         self._runs: dict[RunKey, Run] = {}
         self._idle: dict[RunKey, Run] = {}  # those that have leases, and no request under way
-        self._silent: dict[RunKey, tuple[float, Program]] = {}  # the newest last
+        self._silent: dict[RunKey, tuple[float, Program]] = {}  # without leases: since when, the newest last
+        self._given_up: dict[RunKey, tuple[float, Program]] = {}  # silent for longer than usual, the newest last
         self._holders: dict[Node, list[Run]] = {}  # who leases what ends with this node
         self._residents: dict[str, int] = {}  # tenant → its resident runs
         self._denied = False
+        self._quiet_since: float | None = None  # when somebody was first denied although nothing else runs
         self.pace = PACE_S  # seconds that computing a token of a prompt takes
 
     # ---- what happens ----------------------------------------------------------------------------------------------
@@ -70,6 +75,8 @@ class Runs:
             run = self._runs[key] = Run(key, Program(origin.tenant, origin.program), sequence.order)
             if (known := self._silent.pop(key, None)) is not None:
                 self._came_back(run, self._clock() - known[0])
+            elif (known := self._given_up.pop(key, None)) is not None:
+                self._came_back(run, self._clock() - known[0], given_up=True)
         elif not run.open:
             self._came_back(run, self._clock() - run.idle_since)
         self._idle.pop(key, None)
@@ -79,6 +86,7 @@ class Runs:
 
     def computed(self, tokens: int, seconds: float) -> None:
         """A pass of so many tokens took so long."""
+        self._quiet_since = None
         if tokens >= MANY:
             self.pace += 0.1 * (seconds / tokens - self.pace)
 
@@ -124,10 +132,10 @@ class Runs:
     def end(self, tenant: str, run: str) -> None:
         """No request will come any more. Unknown runs are ignored."""
         key = RunKey(tenant, run)
-        if (silent := self._silent.pop(key, None)) is not None:
-            self.records.was_over(silent[1])
+        self._silent.pop(key, None)
+        if (known := self._given_up.pop(key, None)) is not None:
+            self.records.was_told(known[1])
         if (found := self._runs.get(key)) is not None:
-            self.records.was_over(found.program)
             found.over = True
             if not found.open:
                 self._drop(found, remember=False)
@@ -142,6 +150,9 @@ class Runs:
             patience = max(self.records.patience(run.program), 4 * run.pause_s)
             if now - run.idle_since > patience or not any(lease.whole for lease in run.leases):
                 self._drop(run, remember=True)
+        for key, (since, program) in list(self._silent.items())[:FEW]:
+            if now - since > self.records.patience(program):
+                self._give_up(key)
 
     def order(self, sequence: Sequence) -> tuple[int, bool]:
         """Among equally urgent sequences: the tenant with the fewest resident runs first; resident runs first."""
@@ -163,7 +174,7 @@ class Runs:
         if self._denied:
             return False  # in turn: a later one that is smaller would only make the first wait longer
         lost = pages + pool.total // HEADROOM - (pool.free + self._cache.evictable - self.leased_pages())
-        if lost <= 0 or (self._all_silent and lost * PAGE * self.pace < self._next_return()):
+        if lost <= 0 or (self._all_silent and self._idles_for_nothing(lost * PAGE * self.pace)):
             return True
         self._denied = not self._make_room(lost, self._clock() - sequence.arrival)
         return not self._denied
@@ -189,6 +200,14 @@ class Runs:
         """No resident run has a request under way: nothing else can run."""
         return sum(self._residents.values()) == len(self._idle)
 
+    def _idles_for_nothing(self, cost: float) -> bool:
+        """Nothing runs: whether to go on waiting would take longer than the `cost` of computing lost leases again, or
+        has already. So no more than as much is ever lost by waiting."""
+        now = self._clock()
+        if self._quiet_since is None:
+            self._quiet_since = now
+        return cost < max(self._next_return(), now - self._quiet_since)
+
     def _next_return(self) -> float:
         """Seconds until the first of the silent runs is likely to be back. Each comes back at a rate of one in its
         usual silence, or in the silence that it has kept, if that is longer; their rates add up."""
@@ -196,7 +215,7 @@ class Runs:
         rate = 0.0
         for run in self._idle.values():
             usual = run.pause_s or self.records.usual_silence(run.program)
-            rate += 1 / max(usual, now - run.idle_since, SOONEST_S)
+            rate += self.records.chance(run.program) / max(usual, now - run.idle_since, SOONEST_S)
         return 1 / rate if rate else math.inf
 
     def leased_pages(self) -> int:
@@ -216,8 +235,7 @@ class Runs:
             if remember and not run.over:
                 self._silent[run.key] = (run.idle_since, run.program)
                 if len(self._silent) > REMEMBERED:
-                    oldest = next(iter(self._silent))
-                    self.records.was_over(self._silent.pop(oldest)[1])
+                    self._give_up(next(iter(self._silent)))
 
     def _move_out(self, run: Run) -> None:
         for lease in list(run.leases):
@@ -230,9 +248,16 @@ class Runs:
             else:
                 del self._residents[run.key.tenant]
 
-    def _came_back(self, run: Run, silence: float) -> None:
+    def _give_up(self, key: RunKey) -> None:
+        """Take a silent run for over, but notice if it was not."""
+        self._given_up[key] = known = self._silent.pop(key)
+        self.records.was_over(known[1])
+        if len(self._given_up) > REMEMBERED:
+            del self._given_up[next(iter(self._given_up))]
+
+    def _came_back(self, run: Run, silence: float, *, given_up: bool = False) -> None:
         run.came_back = True
-        self.records.came_back(run.program, silence)
+        self.records.came_back(run.program, silence, given_up=given_up)
 
     # ---- leases ----------------------------------------------------------------------------------------------------
 

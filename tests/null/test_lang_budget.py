@@ -192,3 +192,18 @@ def test_what_is_none_is_refused_on_its_line(make: Any, sentence: str) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         make()
     assert str(caught.value).startswith(sentence)
+
+
+def test_a_program_that_only_writes_is_stopped_where_it_writes() -> None:
+    """It reads nothing, so there is no other place."""
+
+    @bosquet.program(budget=bosquet.Budget(calls=3))
+    def endless(s: bosquet.State) -> None:
+        while True:
+            s.user("x")
+            s.assistant(bosquet.gen("y", max_tokens=1))
+
+    backend = FakeBackend()
+    with pytest.raises(BudgetExceeded, match="the run's budget of 3 calls is spent"):
+        endless.run(backend=backend)
+    assert len(backend.calls) == 3
