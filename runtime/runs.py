@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from ..radix_cache.tree import Node, RadixCache
 from ..types import PAGE
@@ -150,7 +151,7 @@ class Runs:
             patience = max(self.records.patience(run.program), 4 * run.pause_s)
             if now - run.idle_since > patience or not any(lease.whole for lease in run.leases):
                 self._drop(run, remember=True)
-        for key, (since, program) in list(self._silent.items())[:FEW]:
+        for key, (since, program) in list(islice(self._silent.items(), FEW)):
             if now - since > self.records.patience(program):
                 self._give_up(key)
 

@@ -78,7 +78,8 @@ class StepBuilder:
             sequence.pending += 1
             sequence.pending_draw = draw
         self.entries.append(Entry(sequence, table, end, draw, self._logits, scores, pinned, draft))
-        self.plan.rows.append(Row([*tokens, *draft.tokens], start, table.pages, logits_at))
+        row = [*tokens, *draft.tokens] if draft.tokens else tokens
+        self.plan.rows.append(Row(row, start, table.pages, logits_at))
         if copy is not None:
             self.plan.copies.append(copy)
         sequence.planned = end

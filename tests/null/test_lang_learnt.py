@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from fakes_lang import FakeBackend, echo, encode_text, until, written
+from lang_plans import told, tree
 
 import bosquet.lang as bosquet
 from bosquet.errors import ProgramError, Unavailable
-from bosquet.lang import State, gen, learnt
+from bosquet.lang import State, learnt
 from bosquet.lang.journal import Journal
 from bosquet.lang.learnt import Habits, Learnt, code_of
 from bosquet.types import Ahead
@@ -28,26 +29,6 @@ def book(monkeypatch: pytest.MonkeyPatch) -> Learnt:
     fresh = Learnt()
     monkeypatch.setattr(learnt, "_learnt", fresh)
     return fresh
-
-
-def told(backend: FakeBackend) -> dict[tuple[str, str], Ahead]:
-    return {(call.origin.branch, call.origin.step): call.ahead for call in backend.calls}
-
-
-@bosquet.program(temperature=0, max_tokens=4)
-def tree(s: State, topic: str, width: int = 2) -> str:
-    s.user(f"Tell of {topic}.")
-    s.assistant(gen("plan"))
-    branches = s.fork(width)
-    for branch in branches:
-        branch.user("More.")
-        branch.assistant(gen("more"))
-        branch.user("And more.")
-        branch.assistant(gen("most"))
-    s.join(branches)
-    s.user("".join(f"{text} " for text in s["most"]))
-    s.assistant(gen("end"))
-    return s["end"]
 
 
 # -- what runs show ----------------------------------------------------------------------------------------------------

@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 from fakes_engine import logprob_of
 from fakes_lang import (
-    END,
     SPECIAL,
     Made,
     continuation,
     encode_segments,
     encode_text,
     generation,
-    token_bytes,
 )
 from fakes_programs import Handle, Place, toy_engine, toy_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lang_oracle import kept
 
 from bosquet.errors import Overloaded
 from bosquet.runtime.server.program_steps import BranchState, state_of
@@ -87,21 +86,6 @@ class Line:
             self.open("assistant")
         self.encode()
         return begins
-
-
-def kept(made: Made) -> list[int]:
-    """Whole tokens before the cut, then the rest of the text encoded alone; never the end token."""
-    if not isinstance(made.stop, str):
-        return [token for token in made.ids if token != END]
-    ids: list[int] = []
-    size = 0
-    for token in made.ids[:-1]:
-        if size + len(token_bytes(token)) > made.cut:
-            break
-        ids.append(token)
-        size += len(token_bytes(token))
-    rest = b"".join(map(token_bytes, made.ids))[size : made.cut]
-    return ids + encode_text(rest.decode())
 
 
 def words(ids: Sequence[int], choice: int, most: int, stop: str | None) -> Made:
