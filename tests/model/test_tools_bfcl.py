@@ -122,7 +122,7 @@ def test_every_call_fits_its_tool(client: openai.OpenAI, mode: str) -> None:
         assert streamed(client, body) == said, item["id"]
         return judge(item, mode, said)
 
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
         found = sum(pool.map(one, sample(int(os.environ.get("BOSQUET_BFCL", "2")))), Counter[str]())
     print(f"\n{mode}: {dict(found)}")
     assert found["whole"] > 0
