@@ -5,7 +5,7 @@ Knows which pages are free and nothing else: not who holds the others, nor what 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from ..errors import CacheCorrupt, OutOfPages
 
@@ -13,15 +13,16 @@ from ..errors import CacheCorrupt, OutOfPages
 class PagePool:
     """Pages 0 … `pages` - 1, all free at first. Taking and giving cost O(1) a page.
 
-    The page given last is taken first: its memory is the likeliest to be warm.
+    The page given last is taken first: its memory is the likeliest to be warm. `taken` is told of pages handed out.
     """
 
-    __slots__ = ("_is_free", "_stack", "total")
+    __slots__ = ("_is_free", "_stack", "taken", "total")
 
     def __init__(self, pages: int) -> None:
         if pages < 0:
             raise ValueError(f"a pool cannot have {pages} pages")
         self.total = pages
+        self.taken: Callable[[list[int]], None] | None = None
         self._stack = list(range(pages - 1, -1, -1))
         self._is_free = bytearray(b"\1") * pages
 
@@ -43,6 +44,8 @@ class PagePool:
         taken.reverse()
         for page in taken:
             self._is_free[page] = 0
+        if self.taken is not None:
+            self.taken(taken)
         return taken
 
     def give(self, pages: Collection[int]) -> None:

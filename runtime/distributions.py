@@ -117,11 +117,18 @@ def kept_ranks(weights: Tensor, filters: Filters, total: Tensor) -> Tensor:
     return keep.sum(dim=-1)
 
 
-def draw_ranked(scaled: Tensor, filters: Filters, u: Tensor, candidates: int) -> Tensor:
-    """Filter and draw: scaled logits [R, V], u [R] float64 in [0, 1) → ids [R].
+class Kept(NamedTuple):
+    """What filters leave of n rows: `weights` [n, c] float64 and `ids` [n, c] in rank order, of which the first
+    `kept` [n] stay; not to be used where `sure` [n] is false: a longer list is needed there."""
 
-    The best `candidates` tokens are looked at; for a row that needs more, all are.
-    """
+    weights: Tensor
+    ids: Tensor
+    kept: Tensor
+    sure: Tensor
+
+
+def _kept(scaled: Tensor, filters: Filters, candidates: int) -> Kept:
+    """Filter scaled logits [R, V], looking at the best `candidates` tokens."""
     width = scaled.shape[1]
     values, ids, floor = ranked(scaled, candidates)
     n = values.shape[1]
@@ -135,6 +142,15 @@ def draw_ranked(scaled: Tensor, filters: Filters, u: Tensor, candidates: int) ->
     count = kept_ranks(weights, filters, total)
     last = values.gather(1, count[:, None] - 1)[:, 0]
     sure = (last > floor) & (listed | (filters.top_k == width))
+    return Kept(weights, ids, count, sure)
+
+
+def draw_ranked(scaled: Tensor, filters: Filters, u: Tensor, candidates: int) -> Tensor:
+    """Filter and draw: scaled logits [R, V], u [R] float64 in [0, 1) → ids [R].
+
+    The best `candidates` tokens are looked at; for a row that needs more, all are.
+    """
+    weights, ids, count, sure = _kept(scaled, filters, candidates)
     tokens = _draw_kept(weights, ids, count, u)
     if not bool(sure.all()):
         rest = (~sure).nonzero()[:, 0]
@@ -144,6 +160,31 @@ def draw_ranked(scaled: Tensor, filters: Filters, u: Tensor, candidates: int) ->
         else:
             tokens[rest] = draw_sorted(scaled[rest], filters.take(rest), u[rest])
     return tokens
+
+
+def probabilities(scaled: Tensor, filters: Filters, candidates: int) -> Tensor:
+    """What the draws of this module draw from: scaled logits [R, V] → [R, V] float32, rows summing to 1."""
+    odds = torch.zeros_like(scaled)
+    weights, ids, count, sure = _kept(scaled, filters, candidates)
+    if not bool(sure.all()):
+        rest = (~sure).nonzero()[:, 0]
+        odds[rest] = _probabilities_sorted(scaled[rest], filters.take(rest))
+    outside = torch.arange(weights.shape[1], device=scaled.device) >= count[:, None]
+    weights = weights.masked_fill(outside, 0.0)
+    weights /= weights.sum(dim=-1, keepdim=True)
+    taken = sure.nonzero()[:, 0]
+    odds[taken] = odds[taken].scatter_(1, ids[taken], weights[taken].float())
+    return odds
+
+
+def _probabilities_sorted(scaled: Tensor, filters: Filters) -> Tensor:
+    values, ids = scaled.sort(dim=-1, descending=True, stable=True)
+    weights = values.double().exp_()
+    rank = torch.arange(scaled.shape[1], device=scaled.device)
+    total = weights.masked_fill(rank >= filters.top_k[:, None], 0.0).sum(dim=-1)
+    weights.masked_fill_(rank >= kept_ranks(weights, filters, total)[:, None], 0.0)
+    weights /= weights.sum(dim=-1, keepdim=True)
+    return torch.zeros_like(scaled).scatter_(1, ids, weights.float())
 
 
 def _draw_kept(weights: Tensor, ids: Tensor, count: Tensor, u: Tensor) -> Tensor:

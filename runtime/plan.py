@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..speculative.draft import Guess
 from ..types import Row, SamplingParams, TokenLogprob
 
 
@@ -40,6 +41,7 @@ class SampleRow(NamedTuple):
     prompt_set: npt.NDArray[np.int64] | None = None  # distinct prompt tokens, for the repetition penalty
     banned: Sequence[int] = ()  # tokens that may not come now (end tokens before min_tokens)
     mask: npt.NDArray[np.int32] | None = None  # grammar mask, see grammar.base.MaskRow
+    guess: Guess | None = None  # what rejection sampling starts from; None: the token is drawn afresh
 
 
 class ScoreRow(NamedTuple):

@@ -28,6 +28,9 @@ class Purpose(IntEnum):
     never change one, give a new purpose the next."""
 
     SAMPLE = 0
+    DRAFT = 1  # what a draft model proposes
+    ACCEPT = 2  # whether the proposal stands
+    RESIDUAL = 3  # what comes in its place
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:

@@ -28,7 +28,7 @@ class TorchHandle:
 
     def __init__(self, runner: TorchRunner, hidden: Tensor) -> None:
         self._runner = runner
-        self._hidden = hidden
+        self.hidden = hidden
         self._sampled: list[Sampled] = []
         self._scored: list[list[TokenLogprob]] = []
 
@@ -38,7 +38,7 @@ class TorchHandle:
         sampled: list[Sampled] = []
         if spared.draws or scores:
             with torch.inference_mode():
-                logits = runner.logits(self._hidden, spared.masks)
+                logits = runner.logits(self.hidden, spared.masks)
                 self._scored = runner.sampler.score(logits, scores)
                 sampled = runner.sampler.sample(logits, spared.draws, runner.model.ops.apply_mask)
         self._sampled = spared.merge(sampled)
@@ -57,10 +57,11 @@ class TorchRunner:
         self.model = model
         self.sampler = Sampler(shape.vocab_size)
         self.last_tokens: list[int] = []
+        self.hidden = torch.empty(0)  # of the newest pass, [R, D] where logits are wanted
         self.device = torch.device("cpu")
         self._layout_seconds = self._head_seconds = 0.0
-        kv_dtype = kv_dtype or model.dtype
-        self._kv: Any = model.ops.make_kv(shape.layers, shape.kv_heads, pages, shape.head_dim, kv_dtype)
+        self.kv_dtype = kv_dtype or model.dtype
+        self._kv: Any = model.ops.make_kv(shape.layers, shape.kv_heads, pages, shape.head_dim, self.kv_dtype)
 
     def submit(self, plan: Plan) -> TorchHandle:
         """Compute one pass. Page copies come first."""
@@ -81,6 +82,7 @@ class TorchRunner:
             hidden = self.model.forward(batch, self._kv)
             if len(layout.logits) < len(layout.tokens):
                 hidden = hidden[torch.from_numpy(layout.logits)]
+            self.hidden = hidden
             return TorchHandle(self, hidden)
 
     @property

@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
+from ..speculative.draft import Guess
 from ..types import SamplingParams, TokenLogprob
-from .distributions import Filters, argmax, best, draw_dense, draw_ranked, log_norm, scale
+from .distributions import Filters, argmax, best, draw_dense, draw_ranked, log_norm, probabilities, scale
 from .plan import Sampled, SampleRow, ScoreRow
 from .random_numbers import Purpose, uniforms
+from .rejection import settle
 
 ApplyMask = Callable[[Tensor, Tensor, Tensor], None]
 
@@ -85,50 +88,127 @@ class Sampler:
         scored = _logprobs(logits.index_select(0, rows), [tokens[i] for i in wanted], tops)
         return dict(zip(wanted, scored, strict=True))
 
+    def propose(self, logits: Tensor, draws: Sequence[SampleRow], apply_mask: ApplyMask) -> list[Guess | int]:
+        """One token a draw from a draft model's logits [n, V], row i for draw i; `sample` takes it as a guess.
+
+        A draw whose outcome is settled by the seed (greedy, or a seed was asked for) is made as `sample` would: the
+        target's own draw with the same number will often be the same. Others come with the distribution that they are
+        from. -1 where nothing is allowed.
+        """
+        proposed: list[Guess | int] = [NOTHING_ALLOWED] * len(draws)
+        exact = [i for i, draw in enumerate(draws) if not _is_random(draw.params)]
+        unscored = [draws[i]._replace(params=replace(draws[i].params, logprobs=None)) for i in exact]
+        for i, sampled in zip(exact, self.sample(logits, unscored, apply_mask), strict=True):
+            proposed[i] = sampled.token
+        free = [i for i, draw in enumerate(draws) if _is_random(draw.params)]
+        if free:
+            rows = [draws[i] for i in free]
+            work = self._shaped(logits, rows, apply_mask)
+            empty = _fill_empty(work).tolist()
+            odds = self._odds(work, rows)
+            ids = draw_dense(odds, _uniforms(rows, Purpose.DRAFT, odds.device)).tolist()
+            for i, token, distribution, nothing in zip(free, ids, odds.cpu().numpy(), empty, strict=True):
+                if not nothing:
+                    proposed[i] = Guess(token, distribution)
+        return proposed
+
     def _sample_shaped(
         self, logits: Tensor, draws: Sequence[SampleRow], which: list[int], apply_mask: ApplyMask, tokens: list[int]
     ) -> None:
         """Draw for the rows that are not plain argmax, on a copy of their logits."""
         chosen = [draws[i] for i in which]
-        work = logits.index_select(0, _tensor([draw.row for draw in chosen], logits))
-        _penalize(work, chosen)
-        _bias_and_ban(work, chosen)
-        masked = [(at, draw.mask) for at, draw in enumerate(chosen) if draw.mask is not None]
-        if masked:
-            bits = torch.from_numpy(np.stack([mask for _, mask in masked])).to(work.device)
-            apply_mask(work, bits, _tensor([at for at, _ in masked], work))
+        work = self._shaped(logits, chosen, apply_mask)
         for kind, members in _group(chosen, self.vocab_size).items():
             whole = len(members) == len(chosen)
             part = work if whole else work.index_select(0, _tensor(members, work))
             _store(tokens, [which[at] for at in members], self._draw(part, [chosen[at] for at in members], kind))
+
+    def _shaped(self, logits: Tensor, rows: Sequence[SampleRow], apply_mask: ApplyMask) -> Tensor:
+        """A copy of the rows' logits after penalties, bias, bans and masks."""
+        work = logits.index_select(0, _tensor([row.row for row in rows], logits))
+        _penalize(work, rows)
+        _bias_and_ban(work, rows)
+        masked = [(at, row.mask) for at, row in enumerate(rows) if row.mask is not None]
+        if masked:
+            bits = torch.from_numpy(np.stack([mask for _, mask in masked])).to(work.device)
+            apply_mask(work, bits, _tensor([at for at, _ in masked], work))
+        return work
 
     def _draw(self, work: Tensor, rows: list[SampleRow], candidates: int) -> Tensor:
         """Tokens [n] for rows of one kind (see `_group`); overwrites `work` [n, V]."""
         if candidates == _GREEDY:
             ids, values = argmax(work)
             return ids.masked_fill_(values == -torch.inf, NOTHING_ALLOWED)
-        device = work.device
-        empty = work.amax(dim=-1) == -torch.inf
-        if bool(empty.any()):  # such a row would turn into NaN; its draw is thrown away below
-            work.masked_fill_(empty[:, None], 0.0)
-        scale(work, torch.tensor([row.params.temperature for row in rows], dtype=torch.float32, device=device))
-        numbers = uniforms(
-            [row.seed for row in rows], [row.choice for row in rows], [row.position for row in rows], Purpose.SAMPLE
-        )
-        u = torch.from_numpy(numbers).to(device)
-        filters = _filters(rows, self.vocab_size, device)
+        empty = _fill_empty(work)
+        if candidates == _GUESSED:
+            ids = self._settle(work, rows)
+            return ids.masked_fill_(empty, NOTHING_ALLOWED)
+        _scale(work, rows)
+        u = _uniforms(rows, Purpose.SAMPLE, work.device)
+        filters = _filters(rows, self.vocab_size, work.device)
         if candidates == _DENSE:
-            weights = torch.softmax(work, dim=-1)
-            if any(row.params.min_p > 0 for row in rows):
-                lowest = filters.min_p * weights.amax(dim=-1)
-                weights.masked_fill_(weights < lowest[:, None], 0.0)
-            ids = draw_dense(weights, u)
+            ids = draw_dense(_weights(work, rows, filters), u)
         else:
             ids = draw_ranked(work, filters, u, candidates)
         return ids.masked_fill_(empty, NOTHING_ALLOWED)
 
+    def _settle(self, work: Tensor, rows: list[SampleRow]) -> Tensor:
+        """Rejection sampling from the rows' guesses; overwrites `work`."""
+        guesses = [row.guess for row in rows if row.guess is not None]
+        draft = torch.from_numpy(np.stack([guess.odds for guess in guesses])).to(work.device)
+        return settle(
+            self._odds(work, rows),
+            draft,
+            _tensor([guess.token for guess in guesses], work),
+            _uniforms(rows, Purpose.ACCEPT, work.device),
+            _uniforms(rows, Purpose.RESIDUAL, work.device),
+        )
 
-_GREEDY, _DENSE = -1, 0  # kinds of rows besides the sizes of candidate lists
+    def _odds(self, work: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+        """The distributions [n, V] that draws from shaped logits are from; overwrites `work`."""
+        _scale(work, rows)
+        odds = torch.empty_like(work)
+        for kind, members in _group([row._replace(guess=None) for row in rows], self.vocab_size).items():
+            at = _tensor(members, work)
+            part, chosen = work[at], [rows[i] for i in members]
+            filters = _filters(chosen, self.vocab_size, work.device)
+            if kind == _DENSE:
+                weights = _weights(part, chosen, filters)
+                odds[at] = weights / weights.sum(dim=-1, keepdim=True, dtype=torch.float64).float()
+            else:
+                odds[at] = probabilities(part, filters, kind)
+        return odds
+
+
+def _fill_empty(work: Tensor) -> Tensor:
+    """Which rows [n] of [n, V] allow nothing. They would turn into NaN: they get values whose draw is thrown away."""
+    empty = work.amax(dim=-1) == -torch.inf
+    if bool(empty.any()):
+        work.masked_fill_(empty[:, None], 0.0)
+    return empty
+
+
+def _scale(work: Tensor, rows: Sequence[SampleRow]) -> None:
+    scale(work, torch.tensor([row.params.temperature for row in rows], dtype=torch.float32, device=work.device))
+
+
+def _weights(scaled: Tensor, rows: Sequence[SampleRow], filters: Filters) -> Tensor:
+    """Of rows without a filter that needs ranks."""
+    weights = torch.softmax(scaled, dim=-1)
+    if any(row.params.min_p > 0 for row in rows):
+        lowest = filters.min_p * weights.amax(dim=-1)
+        weights.masked_fill_(weights < lowest[:, None], 0.0)
+    return weights
+
+
+def _uniforms(rows: Sequence[SampleRow], purpose: Purpose, device: torch.device) -> Tensor:
+    numbers = uniforms(
+        [row.seed for row in rows], [row.choice for row in rows], [row.position for row in rows], purpose
+    )
+    return torch.from_numpy(numbers).to(device)
+
+
+_GUESSED, _GREEDY, _DENSE = -2, -1, 0  # kinds of rows besides the sizes of candidate lists
 
 
 def _group(rows: Sequence[SampleRow], width: int) -> dict[int, list[int]]:
@@ -139,6 +219,8 @@ def _group(rows: Sequence[SampleRow], width: int) -> dict[int, list[int]]:
         limited = 0 < params.top_k < width
         if _is_greedy(params):
             kind = _GREEDY
+        elif row.guess is not None:
+            kind = _GUESSED
         elif not limited and params.top_p >= 1:
             kind = _DENSE
         elif not limited:
@@ -151,6 +233,11 @@ def _group(rows: Sequence[SampleRow], width: int) -> dict[int, list[int]]:
 
 def _is_greedy(params: SamplingParams) -> bool:
     return params.temperature <= 0 or params.top_k == 1
+
+
+def _is_random(params: SamplingParams) -> bool:
+    """Whether only the distribution of what is drawn is promised: nobody asked for a seed."""
+    return params.seed is None and not _is_greedy(params)
 
 
 def _is_penalized(params: SamplingParams) -> bool:

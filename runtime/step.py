@@ -53,6 +53,15 @@ class StepBuilder:
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence.order in self._members
 
+    def __bool__(self) -> bool:
+        """Something is in the plan, or will be."""
+        return bool(self._members)
+
+    def reserve(self, sequence: Sequence, tokens: int) -> None:
+        """It will be in the plan with so many known tokens, and keeps its place."""
+        self._members.add(sequence.order)
+        self.left -= tokens
+
     def add(
         self,
         sequence: Sequence,
@@ -63,6 +72,8 @@ class StepBuilder:
         pinned: Node | None = None,
     ) -> None:
         """A row of known `tokens`, and of draft tokens after them."""
+        if sequence not in self:
+            self.reserve(sequence, len(tokens))
         table = sequence.table
         assert table is not None
         start, end = sequence.planned, sequence.planned + len(tokens)
@@ -83,9 +94,8 @@ class StepBuilder:
         if copy is not None:
             self.plan.copies.append(copy)
         sequence.planned = end
-        self.left -= len(tokens) + len(draft.tokens)
+        self.left -= len(draft.tokens)
         self._logits += len(logits_at)
-        self._members.add(sequence.order)
 
     def step(self, began: float) -> Step:
         return Step(self.plan, self.entries, began)

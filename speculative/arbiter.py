@@ -5,12 +5,18 @@ tokens a second. A draft token that is reached and accepted with probability q y
 it while q / b exceeds the rate without it. At one row on a CPU, a is reading the weights and most of the pass, and q
 may be small; at 32 rows b·R outweighs a, and next to nothing pays.
 
-Probabilities are those measured for the source and the length of its match. Knows numbers only.
+A draft model adds its own pass to each token: d + e·R seconds. Of two sources the one that makes more tokens a second
+drafts.
+
+Probabilities are those measured for the source, and for the length of its match or, of a draft model, for the place in
+the draft. Knows numbers only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .draft import Source
 
@@ -21,45 +27,95 @@ WIDEST = 128
 """Tokens of the widest pass from which costs are learnt; wider ones are prompts."""
 
 _FORGETS = 0.98  # weight of the past after one more pass
-_WEIGHS = 20.0  # passes that the measurement at the start counts for
+_WEIGHS = 0.05  # of a pass: what each width measured at the start counts for beside those seen
 _MARGIN = 1.05  # by which a draft token must beat the rate without it
 _LEARNS = 0.02  # weight of one more verdict on a draft token
 _RETURNS = 0.0005  # how far an estimate drifts back to its prior in a pass in which it was not tried
 
-_PRIORS: dict[Source, tuple[float, ...]] = {"forced": (1.0,), "text": (0.8,), "suffix": (0.4, 0.6, 0.75, 0.85)}
+_PRIORS: dict[Source, tuple[float, ...]] = {
+    "forced": (1.0,),
+    "text": (0.8,),
+    "suffix": (0.4, 0.6, 0.75, 0.85),
+    "model": (0.7, 0.65, 0.6, 0.55),
+}
 _LENGTHS = (5, 9, 17)  # matches shorter than these are of the first, second, third kind
 
 
+class Worth(NamedTuple):
+    """So many draft tokens a row make the most tokens a second: `rate`."""
+
+    tokens: int
+    rate: float
+
+
 class Costs:
-    """seconds = a + b · tokens, fitted to the passes seen, older ones weighing less."""
+    """seconds = a + b · tokens. The measurement at the start tells the shape as long as passes of one width come, which
+    say nothing about it; passes seen tell how fast the machine is now, and the shape too once their widths differ.
+    Older ones weigh less."""
 
     def __init__(self, measured: dict[int, float]) -> None:
         """`measured`: seconds of passes of so many tokens, at least two widths."""
-        self._n = self._x = self._y = self._xx = self._xy = 0.0
+        self._start = _ZERO
         for tokens, seconds in measured.items():
-            self._add(tokens, seconds, _WEIGHS)
+            self._start = self._start.then(tokens, seconds, 1.0)
+        self._seen = _ZERO
+        self._line: tuple[float, float] | None = None
 
     def learn(self, tokens: int, seconds: float) -> None:
-        for name in ("_n", "_x", "_y", "_xx", "_xy"):
-            setattr(self, name, _FORGETS * getattr(self, name))
-        self._add(tokens, seconds, 1.0)
-
-    def _add(self, x: float, y: float, weight: float) -> None:
-        self._n += weight
-        self._x += weight * x
-        self._y += weight * y
-        self._xx += weight * x * x
-        self._xy += weight * x * y
+        self._seen = self._seen.then(tokens, seconds, _FORGETS)
+        self._line = None
 
     @property
     def line(self) -> tuple[float, float]:
         """(a, b), neither negative."""
-        spread = self._n * self._xx - self._x * self._x
-        if spread <= 1e-9 * self._xx * self._n:
-            return 0.0, self._y / max(self._x, 1e-12)
-        b = max(0.0, (self._n * self._xy - self._x * self._y) / spread)
-        a = (self._y - b * self._x) / self._n
-        return (a, b) if a > 0 else (0.0, self._y / self._x)
+        if self._line is None:
+            a, b = self._start.line()
+            seen = self._seen
+            if seen.passes and (expected := a * seen.passes + b * seen.tokens) > 0:
+                a, b = seen.plus(self._start, _WEIGHS, seen.seconds / expected).line()
+            self._line = a, b
+        return self._line
+
+
+class _Sums(NamedTuple):
+    """What a least-squares line needs of passes."""
+
+    passes: float
+    tokens: float
+    seconds: float
+    squares: float
+    products: float
+
+    def then(self, tokens: int, seconds: float, keep: float) -> _Sums:
+        """One pass more; those before weigh `keep` of what they did."""
+        return _Sums(
+            keep * self.passes + 1,
+            keep * self.tokens + tokens,
+            keep * self.seconds + seconds,
+            keep * self.squares + tokens * tokens,
+            keep * self.products + tokens * seconds,
+        )
+
+    def plus(self, other: _Sums, weight: float, slower: float) -> _Sums:
+        """With others, which count for `weight` and took `slower` times as long."""
+        return _Sums(
+            self.passes + weight * other.passes,
+            self.tokens + weight * other.tokens,
+            self.seconds + weight * slower * other.seconds,
+            self.squares + weight * other.squares,
+            self.products + weight * slower * other.products,
+        )
+
+    def line(self) -> tuple[float, float]:
+        spread = self.passes * self.squares - self.tokens * self.tokens
+        if spread <= 1e-9 * self.squares * self.passes:
+            return 0.0, self.seconds / max(self.tokens, 1e-12)
+        b = max(0.0, (self.passes * self.products - self.tokens * self.seconds) / spread)
+        a = (self.seconds - b * self.tokens) / self.passes
+        return (a, b) if a > 0 else (0.0, self.seconds / max(self.tokens, 1e-12))
+
+
+_ZERO = _Sums(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(slots=True)
@@ -92,30 +148,45 @@ class Arbiter:
             self.costs.learn(tokens, seconds)
 
     @property
-    def trusts_text(self) -> bool:
-        """Whether a token of text that must come is likely enough to be written so."""
-        return self._pays(self._chances["text"][0]) > 0
+    def text(self) -> int:
+        """How many tokens to draft of text that must come, and may be written with others."""
+        return self._worth(lambda _: self._chances["text"][0]).tokens
 
-    def length(self, match: int) -> int:
-        """How many tokens to draft after a match of so many, at most `MOST`."""
-        return self._pays(self._chances["suffix"][_kind("suffix", match)])
+    def suffix(self, match: int) -> Worth:
+        """Of what followed a match of so many tokens."""
+        chance = self._chances["suffix"][_kind("suffix", match)]
+        return self._worth(lambda _: chance)
 
-    def _pays(self, chance: float) -> int:
-        """How many tokens that are right with this chance, each if those before it are, raise the tokens a second
-        when every row of the pass drafts so many."""
-        if self.costs is None:
-            return 0
+    def model(self, drafting: Costs) -> Worth:
+        """Of a draft model whose passes cost so much."""
+        chances, (fixed, each) = self._chances["model"], drafting.line
+        return self._worth(lambda at: chances[_kind("model", at)], fixed + each * self._rows)
+
+    def saves(self, worth: Worth, more: int) -> float:
+        """Seconds by which so many more tokens of one row come sooner than without drafts."""
+        if self.costs is None or not worth.tokens:
+            return 0.0
         a, b = self.costs.line
-        seconds, tokens, reached, count = a + b * self._rows, 1.0, chance, 0
-        while count < MOST and reached * seconds >= _MARGIN * b * self._rows * tokens:
-            seconds += b * self._rows
+        return more * self._rows * ((a + b * self._rows) / self._rows - 1 / worth.rate)
+
+    def _worth(self, chance: Callable[[int], float], drafting: float = 0.0) -> Worth:
+        """Of tokens that are right with chance(i) if those before are, when every row of the pass drafts so many;
+        `drafting` is what drafting one costs for all rows."""
+        if self.costs is None:
+            return Worth(0, 0.0)
+        a, b = self.costs.line
+        rows = self._rows
+        seconds, tokens, reached, count = a + b * rows, 1.0, chance(0), 0
+        more = b * rows + drafting
+        while count < MOST and reached * seconds >= _MARGIN * more * tokens:
+            seconds += more
             tokens += reached
-            reached *= chance
             count += 1
-        return count
+            reached *= chance(count)
+        return Worth(count, tokens * rows / max(seconds, 1e-12))
 
     def learn(self, source: Source, match: int, accepted: bool) -> None:
-        """A draft token that was reached was right, or not."""
+        """A draft token that was reached was right, or not. `match`: of a draft model, its place in the draft."""
         tally = self.tallies[source]
         tally.drafted += 1
         tally.accepted += accepted
@@ -125,4 +196,6 @@ class Arbiter:
 
 
 def _kind(source: Source, match: int) -> int:
+    if source == "model":
+        return min(match, len(_PRIORS["model"]) - 1)
     return 0 if source != "suffix" else sum(match >= length for length in _LENGTHS)

@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..grammar.base import MaskRow, Matcher
 from ..grammar.matcher import only_bit
 
-Source = Literal["forced", "text", "suffix"]
-"""The only token that a grammar allows; a token of text that it allows only; what was said before."""
+Source = Literal["forced", "text", "suffix", "model"]
+"""The only token that a grammar allows; a token of text that it allows only; what was said before; the word of a draft
+model."""
 
 
 class Offer(NamedTuple):
@@ -24,13 +26,27 @@ class Offer(NamedTuple):
     match: int = 0
 
 
+class Guess(NamedTuple):
+    """A token that a draft model drew, and `odds` [V] float32, summing to 1: the distribution that it drew from."""
+
+    token: int
+    odds: npt.NDArray[np.float32]
+
+
 class Draft(NamedTuple):
     """Tokens to verify in one pass, the source of each, and the mask of each draw: that of the next token and of the
-    one after every draft token. No masks without a grammar."""
+    one after every draft token. No masks without a grammar. `odds` are the distributions [V] that tokens were drawn
+    from; None for one that is verified by drawing the target's own and comparing."""
 
     tokens: list[int]
     sources: list[Source]
     masks: list[MaskRow] | None
+    odds: list[npt.NDArray[np.float32] | None] | None = None
+
+    def guess(self, at: int) -> Guess | None:
+        """Draft token number `at`, where rejection sampling verifies it."""
+        odds = self.odds[at] if self.odds is not None and at < len(self.tokens) else None
+        return None if odds is None else Guess(self.tokens[at], odds)
 
 
 NOTHING = Draft([], [], None)
@@ -41,11 +57,18 @@ Encode = Callable[[str], Sequence[int]]
 
 
 def hold_to(
-    matcher: Matcher, offer: Sequence[int], limit: int, words: int, *, forced: bool, encode: Encode | None = None
+    matcher: Matcher,
+    offer: Sequence[int],
+    limit: int,
+    words: int,
+    *,
+    forced: bool,
+    encode: Encode | None = None,
+    most_text: int = 0,
 ) -> Draft:
     """What of `offer` the grammar allows, at most `limit` tokens. With `forced`, the grammar's own word comes before
-    the offer: where it leaves one token, that token; and where nothing is offered, the tokens that `encode` gives for
-    the text that must come. The matcher is left as it was. `words` is the length of a mask."""
+    the offer: where it leaves one token, that token; and where nothing is offered, at most `most_text` of the tokens
+    that `encode` gives for the text that must come. The matcher is left as it was. `words` is the length of a mask."""
     tokens: list[int] = []
     sources: list[Source] = []
     masks: list[MaskRow] = []
@@ -61,8 +84,8 @@ def hold_to(
         if only is not None and not (rest and rest[-1] == only):
             rest = [only]
             source = "forced"
-        elif not rest and forced and encode is not None and (text := matcher.forced_text()):
-            rest = list(reversed(encode(text)[:-1]))  # the last one may go on into what is not forced
+        elif not rest and forced and encode is not None:
+            rest = _text(matcher, encode, most_text - sources.count("text"))
             source = "text"
         if not rest or matcher.try_accept([token := rest.pop()]) != 1:
             break
@@ -74,3 +97,10 @@ def hold_to(
     if tokens:
         matcher.rollback(len(tokens))
     return Draft(tokens, sources, masks)
+
+
+def _text(matcher: Matcher, encode: Encode, limit: int) -> list[int]:
+    """Tokens of the text that must come, the last first; without its end, which may go on into what is not forced."""
+    if limit <= 0 or not (text := matcher.forced_text()):
+        return []
+    return list(reversed(encode(text)[:-1][:limit]))

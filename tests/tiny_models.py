@@ -62,6 +62,15 @@ def make_model(config: Any, seed: int = 0) -> Any:
     return model
 
 
+def shake(model: Any, amount: float, seed: int = 0) -> Any:
+    """The model with noise on its weights, `amount` of their spread, in place."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += amount * parameter.std() * torch.randn_like(parameter)
+    return model
+
+
 def save(model: Any, folder: Path) -> Path:
     model.save_pretrained(folder)
     return folder

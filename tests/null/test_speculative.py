@@ -110,7 +110,7 @@ def test_the_length_is_the_best_for_the_costs(rows: int, chance: float) -> None:
         return rows * sum(chance**i for i in range(length + 1)) / (a + b * rows * (1 + length))
 
     best = max(rate(length) for length in range(MOST + 1))
-    chosen = rate(arbiter.length(match=20))
+    chosen = rate(arbiter.suffix(match=20).tokens)
     assert chosen >= 0.9 * best
     assert chosen >= 0.999 * rate(0), "never slower than without"
 
@@ -118,15 +118,15 @@ def test_the_length_is_the_best_for_the_costs(rows: int, chance: float) -> None:
 def test_estimates_follow_what_happens_and_try_again_later() -> None:
     arbiter = Arbiter(Costs({1: 5.8, 8: 11.4}))
     arbiter.begin(1)
-    assert arbiter.length(match=4) > 0
+    assert arbiter.suffix(match=4).tokens > 0
     for _ in range(300):
         arbiter.learn("suffix", 4, accepted=False)
     arbiter.begin(1)
-    assert arbiter.length(match=4) == 0
-    assert arbiter.length(match=20) > 0, "long matches are another matter"
+    assert arbiter.suffix(match=4).tokens == 0
+    assert arbiter.suffix(match=20).tokens > 0, "long matches are another matter"
     for _ in range(2000):
         arbiter.begin(1)
-    assert arbiter.length(match=4) > 0
+    assert arbiter.suffix(match=4).tokens > 0
     assert arbiter.tallies["suffix"].drafted == 300
     assert arbiter.tallies["suffix"].accepted == 0
 
@@ -134,5 +134,68 @@ def test_estimates_follow_what_happens_and_try_again_later() -> None:
 def test_without_costs_only_what_is_certain_is_drafted() -> None:
     arbiter = Arbiter()
     arbiter.begin(1)
-    assert arbiter.length(match=32) == 0
-    assert not arbiter.trusts_text
+    assert arbiter.suffix(match=32).tokens == 0
+    assert arbiter.text == 0
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64])
+@pytest.mark.parametrize("right", [0.3, 0.8, 0.95])
+@pytest.mark.parametrize("step", [(0.1, 0.02), (1.0, 0.3), (6.0, 2.0)])
+def test_a_draft_model_drafts_what_is_best_for_its_own_costs_too(
+    rows: int, right: float, step: tuple[float, float]
+) -> None:
+    """Against trying every length."""
+    a, b = 5.0, 0.8
+    d, e = step
+    arbiter = Arbiter(Costs({1: a + b, 8: a + 8 * b}))
+    arbiter._chances["model"] = [right] * 4
+    arbiter.begin(rows)
+
+    def rate(length: int) -> float:
+        seconds = a + b * rows * (1 + length) + length * (d + e * rows)
+        return rows * sum(right**i for i in range(length + 1)) / seconds
+
+    worth = arbiter.model(Costs({1: d + e, 8: d + 8 * e}))
+    best = max(rate(length) for length in range(MOST + 1))
+    assert rate(worth.tokens) >= 0.9 * best
+    assert worth.rate == pytest.approx(rate(worth.tokens), rel=0.02)
+    saved = 100 * rows * ((a + b * rows) / rows - 1 / rate(worth.tokens))
+    assert arbiter.saves(worth, 100) == (pytest.approx(saved, rel=0.02, abs=1e-6) if worth.tokens else 0)
+
+
+def test_a_draft_model_is_judged_by_the_place_in_its_draft() -> None:
+    arbiter = Arbiter(Costs({1: 5.8, 8: 11.4}))
+    drafting = Costs({1: 0.1, 8: 0.2})
+    arbiter.begin(1)
+    before = arbiter.model(drafting).tokens
+    for _ in range(400):
+        arbiter.learn("model", 0, accepted=True)
+        arbiter.learn("model", 1, accepted=False)
+    assert before > 1
+    assert arbiter.model(drafting).tokens == 1, "the second token is never right"
+
+
+@pytest.mark.parametrize("width", [1, 32])
+@pytest.mark.parametrize("slower", [1.0, 1.3, 4.0])
+def test_passes_of_one_width_say_how_fast_the_machine_is_and_nothing_of_the_shape(width: int, slower: float) -> None:
+    costs, rng = Costs({1: 4.8, 8: 13.9}), random.Random(width)
+    for _ in range(5000):
+        costs.learn(width, slower * (3.5 + 1.3 * width) * (1 + rng.gauss(0, 0.05)))
+    assert costs.line == (pytest.approx(3.5 * slower, rel=0.1), pytest.approx(1.3 * slower, rel=0.1))
+
+
+def test_passes_of_several_widths_teach_another_shape() -> None:
+    costs, rng = Costs({1: 4.8, 8: 13.9}), random.Random(0)
+    for _ in range(2000):
+        width = rng.choice([1, 1, 1, 5, 9])
+        costs.learn(width, (2 + 2 * width) * (1 + rng.gauss(0, 0.05)))
+    assert costs.line == (pytest.approx(2, rel=0.15), pytest.approx(2, rel=0.05))
+
+
+def test_text_that_must_come_is_drafted_as_far_as_it_pays() -> None:
+    cheap, dear = Arbiter(Costs({1: 5.0, 8: 5.7})), Arbiter(Costs({1: 5.0, 8: 20.0}))
+    for arbiter in (cheap, dear):
+        arbiter.begin(1)
+    assert cheap.text > dear.text > 0
+    dear.begin(32)
+    assert dear.text == 0

@@ -1,0 +1,1 @@
+"""Training a draft for a model from that model's own answers: `bosquet draft train`."""
