@@ -33,7 +33,8 @@ def bench(
     bosquet bench --against vllm,llama.cpp --rounds 3 --out bench.json
     bosquet bench --against other=http://127.0.0.1:8100
     bosquet bench structured                 schemas, grammars and tools
-    bosquet bench programs                   runs of agent programs[/dim]
+    bosquet bench programs                   runs of agent programs
+    bosquet bench speculation                drafts, on and off[/dim]
     """
     if context.invoked_subcommand is not None:
         if workload or url or against or peers != "peers" or rounds != 1 or out or profile:
@@ -74,3 +75,54 @@ def bench_structured(
     from .structured import measure
 
     measure(data, limit=limit, model=model, url=url, serve=serve, rounds=rounds, out=out)
+
+
+@bench_app.command("speculation")
+def bench_speculation(
+    case: Annotated[
+        list[str],
+        typer.Option(
+            "--case", "-c", help="json, 'tool calls', city, character, fresh, misleading, 'code, replayed', …"
+        ),
+    ] = [],  # noqa: B006
+    source: Annotated[
+        list[str], typer.Option(help="What may draft: forced, suffix, model. All if this is not given.")
+    ] = [],  # noqa: B006
+    model: Annotated[str, typer.Option(help="What is measured.")] = "embedded",
+    draft_model: Annotated[str, typer.Option(help="A smaller model that drafts, too.")] = "",
+    transcripts: Annotated[
+        str, typer.Option(help="Conversations to replay, one JSON object a line; empty: those that come with this.")
+    ] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="How often both sides take turns.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="Few prompts, one round.")] = False,
+    identity: Annotated[
+        bool, typer.Option("--answers/--no-answers", help="Compare the answers of 500 prompts, too.")
+    ] = True,
+    out: Annotated[str, typer.Option(help="Write the results as JSON to this file, and plots.")] = "",
+) -> None:
+    """Measure what drafts gain and that they change nothing: on and off in turn, in one engine in this process.
+
+    JSON, tool calls and forms at 1, 8 and 32 streams; transcripts that are replayed:
+    the model computes, and what it says is what was said; text that cannot be drafted.
+    Then the answers to 500 prompts with drafts and without, which must be the same.
+
+    A line of --transcripts: {"kind": …, "messages": [{"role": …, "content": …}, …]}.
+
+    \b
+    [dim]bosquet bench speculation --quick           two minutes
+    bosquet bench speculation -c json -c 'tool calls' --no-answers
+    bosquet bench speculation --out speculation.json[/dim]
+    """
+    from .speculation import measure
+
+    measure(
+        case,
+        sources=source,
+        model=model,
+        draft_model=draft_model,
+        transcripts=transcripts,
+        rounds=rounds,
+        quick=quick,
+        identity=identity,
+        out=out,
+    )

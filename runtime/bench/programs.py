@@ -27,6 +27,7 @@ from .report import WIDTH
 from .structured_report import targets_table
 from .target import Target
 
+OVERHEAD_ROUNDS = 20
 PARTS = ("agents", "fork", "overhead", "transcripts")
 """What is measured besides the programs on servers."""
 
@@ -118,7 +119,7 @@ def _measure(
         with progress.waiting("compiling, and running on a back end that answers at once"):
             for case in CASES:
                 if case.name != "react":  # it waits for its tools
-                    found.overhead[case.name] = language.overhead(case.name, case.draw(0, LANGUAGE)[0], 5)
+                    found.overhead[case.name] = language.overhead(case.name, case.draw(0, LANGUAGE)[0], OVERHEAD_ROUNDS)
     if "transcripts" in parts:
         with progress.waiting("loops of a client that changes what it sends back"):
             found.transcripts = transcripts.measure()

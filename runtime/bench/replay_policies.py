@@ -9,7 +9,7 @@ from ...radix_cache.pool import PagePool
 from ...radix_cache.tree import RadixCache
 from ...types import PAGE
 from ..engine import Bounds, Engine
-from ..scheduler import Limits, Vocabulary
+from ..limits import Limits, Vocabulary
 from ..sequence import Sequence
 from ..settings import EngineConfig
 from ..waiting import WaitingQueue

@@ -21,6 +21,7 @@ from rich.table import Table
 from ...grammar import reasoning
 from ...grammar.tools import detect
 from ...types import EngineState, ModelInfo, Output, Relaxed, Request, Segment, Stats, StopMatch
+from ..cache_view import Reuse, Tree
 from ..models.source import EMBEDDED, resolve
 from ..server.app import create_app
 from ..server.config import ServerConfig
@@ -29,6 +30,7 @@ from ..templates import ChatTemplate
 from ..text_stream import TextStream
 from ..tokenizer import Tokenizer
 from ..tokenizer_files import read_tokenizer_files
+from ..trace import Trace
 from .words import text as words
 
 TURNS = 20
@@ -182,6 +184,7 @@ class ScriptedEngine:
     """Says the next line of a script to each request, and remembers all sequences that it has had."""
 
     state: EngineState = "ready"
+    on_trace: Callable[[Trace], None] | None = None
 
     def __init__(self, text: Text, habit: Habit, turns: int) -> None:
         self.info = text.info
@@ -201,6 +204,12 @@ class ScriptedEngine:
 
     async def stats(self) -> Stats:
         return Stats()
+
+    async def tree(self, tenant: str | None = None) -> Tree:
+        return Tree([], 0, 0, 0, 0)
+
+    async def reuse(self) -> Reuse:
+        return Reuse([], 0, 0, 1)
 
     def hits(self) -> tuple[int, int]:
         """Tokens that each turn left to the next, and those that it took."""
