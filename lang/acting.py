@@ -6,14 +6,16 @@ Knows nothing of how calls are written in a prompt, which is the backend's. Awai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
+
+from msgspec import structs
 
 from ..prompts.transcript import Close, Op, Open, Transcript, Write
 from ..types import Origin, ToolUse
 from . import arguments
 from .calls import Answer, Heard, Made, Span, generate, parsed, require_sampling, reseeded
-from .expressions import Sampling, checked, sampling_params
+from .expressions import Sampling, checked, draft_sources, sampling_params
 from .retry import Retry, checked_retry, tried
 from .run import Run
 from .tool import Tool, checked_tools
@@ -115,12 +117,12 @@ def acting(
     )
 
 
-def require_acting(run: Run, piece: Act) -> None:
+def require_acting(run: Run, piece: Act, branch: str) -> None:
     """Raises `Unsupported` if the run's backend cannot do it."""
-    run.require("tools")
+    run.require("tools", branch, piece.name)
     if piece.answer.grammar is not None:
-        run.require(piece.answer.grammar.kind)
-    require_sampling(run, piece.sampling)
+        run.require(piece.answer.grammar.kind, branch, piece.name)
+    require_sampling(run, piece.sampling, branch, piece.name)
 
 
 async def act(run: Run, transcript: Transcript, piece: Act, origin: Origin) -> Answer:
@@ -162,7 +164,7 @@ async def _step(run: Run, transcript: Transcript, piece: Act, use: ToolUse, orig
     ops: list[Op] = [Close()]
     for done in runs:
         ops += [Open("tool", done.id, done.name), *([Write(done.text)] if done.text else []), Close()]
-    meta = replace(made.meta, failures=failures)
+    meta = structs.replace(made.meta, failures=failures)
     return made._replace(transcript=made.transcript.write(ops)), ActStep(text=made.content, calls=runs, meta=meta)
 
 
@@ -183,6 +185,7 @@ async def _answer(
         made = await generate(
             run, opened, origin, reseeded(params, number), heard.hear,
             grammar=piece.answer.grammar, tools=use, timeout=piece.timeout,
+            speculation=draft_sources(run.defaults, piece.sampling),
         )  # fmt: skip
         over = not made.calls and made.meta.finish != "length" and piece.answer.parse is not None
         return _Attempt(made, parsed(made, piece.answer.parse).wrong if over and piece.answer.parse else None)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from typing import Any, Final, TypeVar
 
-from ..types import LONGEST_STOP, MOST_STOPS, SAMPLING_RANGES, Range
+from ..types import DRAFT_SOURCES, LONGEST_STOP, MOST_STOPS, SAMPLING_RANGES, Range
 
 N = TypeVar("N", int, float)
 
@@ -141,6 +141,21 @@ def _bias(where: str, value: Any) -> dict[int, float]:
     return {_token_id(where, token): finite(f"{where}: a bias", bias) for token, bias in value.items()}
 
 
+def _sources(where: str, value: Any) -> tuple[str, ...] | None:
+    """Where drafts may come from; None: wherever the backend has them from."""
+    if value is None:
+        return None
+    if value == "off":
+        return ()
+    wanted = f'"off" or a list of {", ".join(DRAFT_SOURCES)}'
+    if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
+        raise wrong_type(where, wanted, value)
+    named = list(value)
+    if isinstance(value, str) or not all(source in DRAFT_SOURCES for source in named):
+        raise ValueError(f"{where} must be {wanted}, not {reprlib.repr(value)}")
+    return tuple(dict.fromkeys(named))
+
+
 def _whole_or_none(where: str, value: Any) -> int | None:
     return None if value is None else whole(where, value)
 
@@ -171,6 +186,7 @@ SAMPLING: Final[dict[str, Callable[[str, Any], Any]]] = {
     "stop_token_ids": _token_ids,
     "ignore_eos": flag,
     "logprobs": _number("logprobs", _whole_or_none),
+    "speculation": _sources,
 }
 """The check of each field of `expressions.Sampling`. None, where it is allowed, takes a program's default back. A
 generation of no tokens is none, so `max_tokens` begins at 1."""

@@ -41,6 +41,7 @@ CAPABILITIES: Final[dict[str, str]] = {
     "seed": "a seed",
     "stop_token_ids": "stop token ids",
     "ignore_eos": "generation past the end token",
+    "speculation": "a say in where draft tokens come from",
 }
 """Every name that `Backend.capabilities` may hold, and what it stands for. All backends have temperature, top_p,
 max_tokens and stop strings."""

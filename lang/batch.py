@@ -97,7 +97,7 @@ def progress_bar(wanted: bool, program: str, count: int) -> AbstractContextManag
 
 
 def as_arguments(
-    where: str, items: Iterable[Any], first: str | None, check: Callable[..., None]
+    where: str, items: Iterable[Any], first: str | None, check: Callable[..., object]
 ) -> list[dict[str, Any]]:
     """What each item says: a dict names the arguments, anything else is the first one's value. An item that `check`
     does not take is named by its place."""

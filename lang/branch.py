@@ -82,9 +82,9 @@ class Branch:
         if self._borrowed_turn:
             self.close()
         if self.role is not None:
-            raise RuntimeError(f"the {self.role} turn is still open: a turn cannot stand inside another")
+            raise self._misused(f"the {self.role} turn is still open: a turn cannot stand inside another")
         if self._chat is False:
-            raise RuntimeError(f"a {role} turn cannot follow plain text: use roles throughout, or not at all")
+            raise self._misused(f"a {role} turn cannot follow plain text: use roles throughout, or not at all")
         self._chat, self.role, self._turn_text = True, role, False
         self._pending.append(Open(role))
 
@@ -102,17 +102,18 @@ class Branch:
 
     def check(self, piece: Piece) -> None:
         """Raises `Unsupported` for what the run's backend cannot do."""
+        if isinstance(piece, str):
+            return
         if isinstance(piece, Image):
-            self.run.refuse("images")
-        if not isinstance(piece, str):
-            require(self.run, piece)
+            self.run.refuse("images", self.path)
+        require(self.run, piece, self.path)
 
     def call(self, piece: Gen | Select) -> None:
         """Start a call. Raises `Unsupported`; every later failure is raised where the value is read."""
-        self._check_place()
+        self._check_place(piece.name)
         self.check(piece)
         if not self.run.carries_tokens and (self._turn_text or self.role != "assistant"):
-            self.run.require("continue")
+            self.run.require("continue", self.path, piece.name)
         self._calls += 1
         self._turn_text = True
         self._promise(piece, lambda transcript, origin: ask(self.run, transcript, piece, origin))
@@ -123,10 +124,10 @@ class Branch:
         if self._borrowed_turn:
             self.close()
         if self.role is not None:
-            raise RuntimeError(f"the {self.role} turn is still open: s.act makes turns of its own")
+            raise self._misused(f"the {self.role} turn is still open: s.act makes turns of its own", piece.name)
         if not self._chat:
-            raise RuntimeError("s.act answers a turn: write s.user(...) before it")
-        require_acting(self.run, piece)
+            raise self._misused("s.act answers a turn: write s.user(...) before it", piece.name)
+        require_acting(self.run, piece, self.path)
         self._calls += 1
         self._promise(piece, lambda transcript, origin: act(self.run, transcript, piece, origin))
 
@@ -185,9 +186,11 @@ class Branch:
         """Take over the branches' own variables, as lists. The branches are over."""
         for branch in branches:
             if branch.run is not self.run or branch.path.rpartition(".")[0] != self.path or branch is self:
-                raise ValueError("only branches forked from this state can be joined to it")
+                raise ValueError(
+                    f"{self.run.place(self.path)}: only branches forked from this state can be joined to it"
+                )
             if branch._joined:
-                raise RuntimeError(f"branch {branch.path} has been joined already")
+                raise self._misused(f"branch {branch.path} has been joined already")
         for branch in branches:
             branch._joined = True
         names = dict.fromkeys(name for branch in branches for name in branch.own)
@@ -217,10 +220,11 @@ class Branch:
         """All that was written up to now, once its calls are done. Raises the ProgramError of the first that failed.
         Awaited on the language's loop."""
         ops = tuple(self._pending)
-        point = await asyncio.shield(self._tail)
-        if isinstance(point, ProgramError):
-            raise point
-        return point.write(ops)
+        return _written(await asyncio.shield(self._tail), ops)
+
+    def said(self) -> Transcript:
+        """The same at once, where the run is idle. From any thread."""
+        return _written(self._tail.result(), self._pending)
 
     # -- order --------------------------------------------------------------------------------------------------------
 
@@ -243,18 +247,17 @@ class Branch:
             after.set_result(error)
 
         async def go() -> None:
-            reached: Transcript | None = None
+            point = before.result()
+            if self.run.cancelled:
+                give_up(asyncio.CancelledError())
+                return
+            if isinstance(point, ProgramError):
+                give_up(point)
+                return
+            reached = point.write(ops)
             try:
-                async with self.run.ledger.in_time():
-                    point = await asyncio.shield(before)
-                    if isinstance(point, ProgramError):
-                        raise _NotRun(point)
-                    reached = point.write(ops)
-                    _check_text(ops)
-                    done = await work(reached)
-                after.set_result(done)
-            except _NotRun as skipped:
-                give_up(skipped.error)
+                _check_text(ops)
+                after.set_result(await self.run.ledger.in_time(work(reached)))
             except asyncio.CancelledError as cancelled:
                 give_up(cancelled, reached)
                 raise
@@ -263,33 +266,33 @@ class Branch:
                 if isinstance(error, Spent):
                     self.run.cancel()
 
-        def never_ran() -> None:
-            if not after.done():
-                give_up(asyncio.CancelledError())
-
-        self.run.start(go(), never_ran)
+        self.run.start(before, go)
 
     def _check_writable(self) -> None:
         if self._joined:
-            raise RuntimeError(f"branch {self.path} has been joined; write to the state it was forked from")
+            raise self._misused(f"branch {self.path} has been joined; write to the state it was forked from")
         if self.run.closed:
             raise RuntimeError(f"the run of {self.run.program} is over; its state can only be read")
 
-    def _check_place(self) -> None:
+    def _misused(self, what: str, step: str | None = None) -> RuntimeError:
+        """The error to raise for what cannot be written here."""
+        return RuntimeError(f"{self.run.place(self.path, step)}: {what}")
+
+    def _check_place(self, step: str | None = None) -> None:
         self._check_writable()
         if self.role is None:
             if self._chat:
-                raise RuntimeError("text outside a turn: put it into s.user(...), s.assistant(...) or s.system(...)")
-            self.run.require("text")
+                raise self._misused(
+                    "text outside a turn: put it into s.user(...), s.assistant(...) or s.system(...)", step
+                )
+            self.run.require("text", self.path, step)
             self._chat = False
 
 
-class _NotRun(Exception):
-    """A step was not reached, because one before it failed."""
-
-    def __init__(self, error: ProgramError) -> None:
-        super().__init__(str(error))
-        self.error = error
+def _written(point: Transcript | ProgramError, ops: Sequence[Op]) -> Transcript:
+    if isinstance(point, ProgramError):
+        raise point
+    return point.write(ops)
 
 
 def _check_text(ops: Sequence[Op]) -> None:

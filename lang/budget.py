@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from . import arguments
+
+T = TypeVar("T")
 
 Limit = Literal["tokens", "calls", "seconds"]
 
@@ -80,16 +81,14 @@ class Ledger:
         if self._most_tokens is not None and self._tokens + at_least > self._most_tokens:
             raise self._pass("tokens", self._most_tokens)
 
-    @asynccontextmanager
-    async def in_time(self) -> AsyncIterator[None]:
-        """Bounds what is inside by the seconds that are left. Raises `Spent`."""
+    async def in_time(self, work: Awaitable[T]) -> T:
+        """What the work comes to within the seconds that are left. Raises `Spent`."""
         if self._seconds is None:
-            yield
-            return
+            return await work
         left = self._born + self._seconds - time.monotonic()
         try:
             async with asyncio.timeout(max(0.0, left)) as limit:
-                yield
+                return await work
         except TimeoutError:
             if not limit.expired():
                 raise

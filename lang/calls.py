@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,7 +31,7 @@ from ..types import (
     ToolCall,
     ToolUse,
 )
-from .expressions import Gen, Sampling, Select, sampling_params
+from .expressions import Gen, Sampling, Select, draft_sources, sampling_params
 from .retry import tried
 from .run import Run
 from .typed import Parse
@@ -78,29 +77,32 @@ class Made(NamedTuple):
     span: Span
 
 
-def require(run: Run, piece: Gen | Select) -> None:
-    """Raises `Unsupported` if the run's backend cannot do what the piece asks for."""
+def require(run: Run, piece: Gen | Select, branch: str) -> None:
+    """Raises `Unsupported` if the run's backend cannot do what the piece asks for in this branch."""
     if isinstance(piece, Select):
-        run.require("select")
+        run.require("select", branch, piece.name)
         return
     if piece.shape.grammar is not None:
-        run.require(piece.shape.grammar.kind)
+        run.require(piece.shape.grammar.kind, branch, piece.name)
     if piece.reasoning:
-        run.require("reasoning")
-    require_sampling(run, piece.sampling)
+        run.require("reasoning", branch, piece.name)
+    require_sampling(run, piece.sampling, branch, piece.name)
 
 
-def require_sampling(run: Run, sampling: Sampling) -> None:
+def require_sampling(run: Run, sampling: Sampling, branch: str, step: str | None) -> None:
     """Raises `Unsupported` for a way of sampling that the run's backend does not have."""
-    said = {*run.defaults, *sampling} - _ALWAYS
-    if not said:
+    wanted = {*run.defaults, *sampling} - _ALWAYS
+    wanted |= {"top_logprobs"} if "logprobs" in wanted else set()
+    if not (lacking := wanted - run.backend.capabilities):
         return
     params = sampling_params(run.defaults, sampling)
-    for name in sorted(said):
+    if "speculation" in lacking and draft_sources(run.defaults, sampling) is not None:
+        run.refuse("speculation", branch, step)
+    for name in sorted(lacking - {"top_logprobs", "speculation"}):
         if getattr(params, name) != getattr(_PLAIN, name):
-            run.require(name)
+            run.refuse(name, branch, step)
     if params.logprobs:
-        run.require("top_logprobs")
+        run.require("top_logprobs", branch, step)
 
 
 async def ask(run: Run, transcript: Transcript, piece: Gen | Select, origin: Origin) -> Answer:
@@ -130,6 +132,7 @@ async def _sample(run: Run, transcript: Transcript, piece: Gen, origin: Origin, 
         made = await generate(
             run, transcript, origin, reseeded(params, number * (piece.n or 1) + place), heard.hear,
             grammar=piece.shape.grammar, reasoning=piece.reasoning, timeout=piece.timeout,
+            speculation=draft_sources(run.defaults, piece.sampling),
         )  # fmt: skip
         if piece.shape.parse is None:
             return Answer(made.transcript, made.meta, made.content, spans=(made.span,))
@@ -138,16 +141,15 @@ async def _sample(run: Run, transcript: Transcript, piece: Gen, origin: Origin, 
     varies = params.temperature > 0 or not run.carries_tokens
     answer, failures = await tried(piece.retry, attempt, varies=varies)
     heard.release()
-    return answer._replace(meta=replace(answer.meta, failures=failures)) if failures else answer
+    return answer._replace(meta=structs.replace(answer.meta, failures=failures)) if failures else answer
 
 
 async def _choice(run: Run, transcript: Transcript, piece: Select, origin: Origin) -> Answer:
     async def attempt(number: int) -> Answer:
-        async with _deadline(piece.timeout):
-            return await _select(run, transcript, piece, origin)
+        return await _in_time(piece.timeout, _select(run, transcript, piece, origin))
 
     answer, failures = await tried(piece.retry, attempt, varies=False)
-    return answer._replace(meta=replace(answer.meta, failures=failures)) if failures else answer
+    return answer._replace(meta=structs.replace(answer.meta, failures=failures)) if failures else answer
 
 
 def reseeded(params: SamplingParams, further: int) -> SamplingParams:
@@ -195,18 +197,20 @@ async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _encoded(run: Run, transcript: Transcript) -> Transcript:
-    if run.layout is not None:
+    if run.layout is not None and (transcript.pending or not transcript.ids):
         transcript = await encode(transcript, run.tokens, run.layout)
         if not transcript.ids:
             raise BosquetError("there is no text to go on from")
     return transcript
 
 
-@asynccontextmanager
-async def _deadline(seconds: float | None) -> AsyncIterator[None]:
+async def _in_time(seconds: float | None, work: Awaitable[T]) -> T:
+    """What the work comes to. Raises `DeadlineExceeded` if it takes longer."""
+    if seconds is None:
+        return await work
     try:
         async with asyncio.timeout(seconds) as limit:
-            yield
+            return await work
     except TimeoutError as error:
         if not limit.expired():
             raise
@@ -224,6 +228,7 @@ async def generate(
     tools: ToolUse | None = None,
     reasoning: bool = False,
     timeout: float | None = None,
+    speculation: tuple[str, ...] | None = None,
 ) -> Made:
     """Let the model go on from the transcript, for at most `timeout` seconds. Raises as `ask`."""
     transcript = await _encoded(run, transcript)
@@ -238,10 +243,10 @@ async def generate(
         tools=tools,
         reasoning=reasoning,
         ahead=ahead,
+        speculation=speculation,
     )
     run.ledger.begin(len(transcript.ids))
-    async with _deadline(timeout):
-        made = await collect(run, call, hear)
+    made = await _in_time(timeout, collect(run, call, hear))
     assert made.finish is not None
     run.journal.answered(asked, len(made.ids) if made.completion_tokens is None else made.completion_tokens)
     kept = await kept_ids(made.ids, made.text, made.stop, run.tokens) if run.carries_tokens else ()
@@ -285,20 +290,21 @@ def parsed(made: Made, parse: Parse, limit: int = 0) -> Answer:
 async def collect(run: Run, call: Call, hear: Callable[[str], None]) -> Chunk:
     """All chunks as one: texts, ids and log-probabilities in a row, of everything else the newest word."""
     texts: list[str] = []
-    contents: list[str] | None = None
+    contents: list[str] = []
     ids: list[int] = []
     logprobs: list[TokenLogprob] = []
     relaxed: list[Relaxed] = []
     calls: list[ToolCall] = []
     thoughts: list[str] = []
-    newest: dict[str, Any] = {}
+    finish = stop = prompt_tokens = completion_tokens = cached_tokens = None
     async with aclosing(run.backend.generate(call)) as chunks:
         async for chunk in chunks:
-            texts.append(chunk.text)
+            said = chunk.text
+            texts.append(said)
             if chunk.content is not None:
-                contents = contents or []
-                contents.append(chunk.content)
-            if said := chunk.text if chunk.content is None else chunk.content:
+                said = chunk.content
+                contents.append(said)
+            if said:
                 hear(said)
             ids += chunk.ids
             run.ledger.add(len(chunk.ids))
@@ -306,16 +312,17 @@ async def collect(run: Run, call: Call, hear: Callable[[str], None]) -> Chunk:
             logprobs += chunk.logprobs or ()
             relaxed += chunk.relaxed
             calls += chunk.calls
-            for name in ("finish", "stop", "prompt_tokens", "completion_tokens", "cached_tokens"):
-                if (word := getattr(chunk, name)) is not None:
-                    newest[name] = word
-    if newest.get("finish") not in ("stop", "length"):
-        raise Unavailable(f"the generation ended early ({newest.get('finish', 'no finish reason')})")
-    content = None if contents is None else "".join(contents)
-    text = "".join(texts)
+            finish = finish if chunk.finish is None else chunk.finish
+            stop = stop if chunk.stop is None else chunk.stop
+            prompt_tokens = prompt_tokens if chunk.prompt_tokens is None else chunk.prompt_tokens
+            completion_tokens = completion_tokens if chunk.completion_tokens is None else chunk.completion_tokens
+            cached_tokens = cached_tokens if chunk.cached_tokens is None else chunk.cached_tokens
+    if finish not in ("stop", "length"):
+        raise Unavailable(f"the generation ended early ({finish or 'no finish reason'})")
+    content = "".join(contents) if contents else None
     return Chunk(
-        text, tuple(ids), logprobs=logprobs, relaxed=relaxed, content=content, calls=calls,
-        reasoning="".join(thoughts), **newest,
+        "".join(texts), tuple(ids), finish, stop, prompt_tokens, completion_tokens, cached_tokens,
+        logprobs, relaxed, content, calls, "".join(thoughts),
     )  # fmt: skip
 
 

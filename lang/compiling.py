@@ -24,22 +24,23 @@ def compiled(
     function: Callable[..., Any],
     sampling: Sampling,
     given: inspect.BoundArguments,
+    kinds: Mapping[str, type],
     *,
     stand_in: Mapping[str, type] | None = None,
     backend: Backend | None = None,
     first_call: bool = False,
 ) -> Graph:
-    """The graph for the arguments that are `given`; those that are not, and have no default, are placeholders.
-    `stand_in` are arguments to be taken for placeholders, of these types, though they are given."""
+    """The graph for the arguments that are `given`; those that are not, and have no default, are placeholders of the
+    `kinds` that the function takes. `stand_in` are arguments to be taken for placeholders, of these types, though they
+    are given."""
     marks = Marks({function.__code__.co_filename})
-    expected = kinds(function)
     known = dict(given.arguments)
     for parameter in given.signature.parameters.values():
         wanted = (stand_in or {}).get(parameter.name)
         if wanted is not None or (parameter.name not in known and parameter.default is parameter.empty):
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
-            kind = wanted or expected[parameter.name]
+            kind = wanted or kinds[parameter.name]
             known[parameter.name] = marks.new(Ref(parameter.name, (), (parameter.name,)), kind)
     bound = inspect.BoundArguments(given.signature, known)
     return traced(

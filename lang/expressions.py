@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, TypedDict, Unpack, cast, get_args
+from typing import Any, Literal, TypedDict, Unpack, cast, get_args
 
 from ..errors import Unsupported
 from ..prompts.choose import Method as SelectMethod
@@ -17,10 +17,13 @@ from . import arguments
 from .retry import Retry, checked_retry
 from .typed import FREE, Shape, checked_choices, shape
 
+DraftSource = Literal["forced", "suffix", "model"]
+
 
 class Sampling(TypedDict, total=False):
     """How tokens are chosen and when to stop. What is left out falls back to the program's own defaults, then to those
-    of `SamplingParams` (temperature 1, 128 tokens)."""
+    of `SamplingParams` (temperature 1, 128 tokens). `speculation` is where draft tokens may come from, which changes
+    how long it takes and never the answer."""
 
     max_tokens: int
     min_tokens: int
@@ -37,6 +40,7 @@ class Sampling(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     logprobs: int
+    speculation: Literal["off"] | Sequence[DraftSource] | None
 
 
 class Expression:
@@ -217,9 +221,15 @@ def checked(sampling: Sampling, where: str) -> Sampling:
 def sampling_params(defaults: Sampling, own: Sampling) -> SamplingParams:
     """`own` over `defaults`, as the engine wants it."""
     merged: dict[str, Any] = {**defaults, **own}
+    merged.pop("speculation", None)
     return SamplingParams(
         stop=tuple(text.encode() for text in merged.pop("stop", ())),
         stop_token_ids=tuple(merged.pop("stop_token_ids", ())),
         logit_bias=dict(merged.pop("logit_bias", {})),
         **merged,
     )
+
+
+def draft_sources(defaults: Sampling, own: Sampling) -> tuple[str, ...] | None:
+    """Where `own` over `defaults` lets drafts come from; None: nothing is said of it."""
+    return {**defaults, **own}.get("speculation")  # type: ignore[return-value]  # `checked` has made it so

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
+from msgspec import Struct
+
 from ..prompts.transcript import Close, Open
 from ..types import SamplingParams, ToolSpec
 from .acting import Act
@@ -38,8 +40,7 @@ def tool_specs(piece: Gen | Select | Act | None) -> tuple[ToolSpec, ...]:
     return tuple(tool.spec for tool in piece.tools.values()) if isinstance(piece, Act) else ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """One thing that the program does. `id` counts in the program's order.
 
     `after` are nodes that come before it in its branch (a join has those of the joined branches too), `needs` those

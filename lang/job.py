@@ -51,7 +51,9 @@ class Job(Generic[R]):
             if self._start is not None:
                 submit(self._check(self._start)).result()
             value = self._call()
-            said = submit(self._end()).result()
+            if not self.run.idle:
+                submit(self.run.drain()).result()
+            said = self._said()
         except BaseException:
             self.run.cancel()
             raise
@@ -71,7 +73,9 @@ class Job(Generic[R]):
                 context = contextvars.copy_context()
                 here = asyncio.get_running_loop()
                 value = await here.run_in_executor(threads or function_threads(), context.run, self._call)
-            said = await hop(self._end())
+            if not self.run.idle:
+                await hop(self.run.drain())
+            said = self._said()
         except BaseException:
             self.run.cancel()
             raise
@@ -84,7 +88,8 @@ class Job(Generic[R]):
         try:
             return await self.execute(threads)
         except Exception as error:  # reported as this job's result; the others go on
-            return Result(self.branch, await hop(self._end()), None, error)
+            await hop(self.run.drain())
+            return Result(self.branch, self._said(), None, error)
 
     def _call(self) -> Any:
         with use(self.run.backend):  # a program that this one runs has the same backend
@@ -94,10 +99,9 @@ class Job(Generic[R]):
         """Raises `StateInvalid` if what the run is to go on from means something else to its backend."""
         self.branch.begin(await start.checked(self.run))
 
-    async def _end(self) -> Transcript | ProgramError:
-        """All calls are over; what was said."""
-        await self.run.drain()
+    def _said(self) -> Transcript | ProgramError:
+        """What was said, once all calls are over."""
         try:
-            return await self.branch.transcript()
+            return self.branch.said()
         except ProgramError as error:
             return error

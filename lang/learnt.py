@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType
@@ -74,6 +74,20 @@ class Habits(Struct):
     def of(self, step: str, request: int = 0) -> Habit | None:
         """`request` counts those of the step, of which an `act` makes several."""
         return self.steps.get(_key(step, request))
+
+    def only(self, steps: Container[str]) -> Habits:
+        """What is known of these steps."""
+
+        def wanted(key: str) -> bool:
+            step, further, _ = key.rpartition("+")
+            return key in steps or (bool(further) and step in steps)
+
+        return Habits(
+            self.code,
+            self.used,
+            {key: habit for key, habit in self.steps.items() if wanted(key)},
+            {step: width for step, width in self.forks.items() if not step or step in steps},
+        )
 
     def learn(self, journal: Journal) -> None:
         """Add what one run has shown."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from msgspec import structs
+
 from ..prompts.transcript import Open
 from .graph import Graph, Node, Said, Written
 from .placeholders import Ref
@@ -40,7 +42,7 @@ def _joined(group: list[Node], number: int, new: dict[int, int]) -> Node:
     def numbers(of: Callable[[Node], Iterable[int]]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(new[id] for node in group for id in of(node)))
 
-    return replace(
+    return structs.replace(
         last,
         id=number,
         line=first.line,
@@ -70,7 +72,7 @@ def _relinked(graph: Graph, nodes: tuple[Node, ...], new: dict[int, int]) -> tup
         before = last.get(node.branch)
         joined = node.after[1:] if node.kind == "join" else ()
         after = () if before is None else (before,)
-        linked.append(replace(node, after=(*after, *(new[id] for id in joined))))
+        linked.append(structs.replace(node, after=(*after, *(new[id] for id in joined))))
         last[node.branch] = node.id
         if node.kind == "fork":
             last |= dict.fromkeys(node.branches, node.id)

@@ -7,7 +7,6 @@ Knows nothing of states or branches.
 
 from __future__ import annotations
 
-import re
 import secrets
 import sys
 from collections.abc import Callable, Iterator
@@ -25,6 +24,8 @@ _TEXT_METHODS: Final = (
 )
 """Methods of a text whose result is a text."""
 
+_ENDS: Final = "\ue001"
+
 
 class Ref(NamedTuple):
     """A value that is not known before the run, where it stands in a text. `label` says it as the program does;
@@ -37,13 +38,15 @@ class Ref(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Where the static part of a program ends: the line that needs a value which only a run has."""
+    """Where the static part of a program ends: the line that needs a value which only a run has. `fault`: the line
+    has raised something that says nothing of such a value, so that a run with these arguments would fail there too."""
 
     file: str
     line: int
     function: str
     variable: str
     why: str
+    fault: bool = False
 
     def __str__(self) -> str:
         return f"line {self.line}, in {self.function}: {self.why}"
@@ -61,19 +64,20 @@ class Marks:
         self.ending: Ending | None = None
         self.last_read = ""
         self._refs: list[Ref] = []
-        nonce = secrets.token_hex(4)
-        self._mark = f"\ue000{nonce}.{{}}\ue001"
-        self._pattern = re.compile(f"\ue000{nonce}\\.(\\d+)\ue001")
+        self._begins = f"\ue000{secrets.token_hex(4)}."  # a mark, which no text of the program's has in it
 
     def new(self, ref: Ref, kind: type = str) -> Placeholder:
         """A placeholder for a value of this kind."""
         self._refs.append(ref)
-        return Placeholder(self, self._mark.format(len(self._refs) - 1), kind)
+        return Placeholder(self, f"{self._begins}{len(self._refs) - 1}{_ENDS}", kind)
 
     def parts(self, text: str) -> tuple[str | Ref, ...]:
         """The text, with what its marks stand for."""
-        pieces = self._pattern.split(text)
-        parts = [self._refs[int(piece)] if i % 2 else piece for i, piece in enumerate(pieces)]
+        first, *others = text.split(self._begins)
+        parts: list[str | Ref] = [first]
+        for other in others:
+            number, ends, after = other.partition(_ENDS)
+            parts += (self._refs[int(number)], after) if ends else (self._begins + other,)  # some texts are cut
         return tuple(part for part in parts if part)
 
     def readable(self, text: str) -> str:
@@ -98,8 +102,12 @@ class Marks:
         """The function has raised something, which may well come of a placeholder that stood for another value."""
         if self.ending is None:
             file, line, function = _own_frame(_raised_in(error.__traceback__), self.files)
-            said = self.readable(f"{type(error).__name__}: {error}")
-            self.ending = Ending(file=file, line=line, function=function, variable=self.last_read, why=said)
+            said = f"{type(error).__name__}: {error}"
+            readable = self.readable(said)
+            fault = readable == said and not any(kind.__name__ in said for kind in (Placeholder, MarkedText))
+            self.ending = Ending(
+                file=file, line=line, function=function, variable=self.last_read, why=readable, fault=fault
+            )
 
     def waits(self, coroutine: Any) -> None:
         """The async function waits for something that is not ours."""
@@ -260,7 +268,10 @@ def _own_frame(frames: Iterator[tuple[str, int, str]], files: set[str]) -> tuple
 
 def line_of(files: set[str]) -> int:
     """The line of these files that runs now."""
-    return _own_frame(_frames(sys._getframe(1)), files)[1]
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename not in files:
+        frame = frame.f_back
+    return 0 if frame is None else frame.f_lineno
 
 
 # -- what must not happen while a function is traced -------------------------------------------------------------------

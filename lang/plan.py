@@ -13,7 +13,7 @@ from .graph import Graph
 from .journal import Journal, Step
 from .learnt import Habits
 from .outlook import Outlook
-from .passes import ended_branches, last_uses, steps_left
+from .passes import ended_branches, going_on, steps_left
 
 
 class Foreseen(NamedTuple):
@@ -33,12 +33,12 @@ Plan = Mapping[tuple[str, int], Foreseen]
 
 def plan_of(graph: Graph) -> Plan:
     """What is known of each step before the run."""
-    left, last, ended = steps_left(graph), last_uses(graph), ended_branches(graph)
+    left, gone_on_from, ended = steps_left(graph), set(going_on(graph).values()), ended_branches(graph)
     exact = graph.is_static and not graph.of_kind("tool")
     return {
         (step.branch, step.place): Foreseen(
             step.name,
-            True if last[step.id] is not None else False if step.branch in ended else None,
+            True if step.id in gone_on_from else False if step.branch in ended else None,
             left[step.id],
             exact,
             step.kind == "tool",

@@ -192,7 +192,7 @@ class Program(Generic[R]):
         Later runs with the same arguments, up to their texts, tell their backend what the graph says of them.
         """
         given = self.given(*args, **kwargs)
-        graph = compiled(self.name, self.function, self.sampling, given, backend=backend)
+        graph = compiled(self.name, self.function, self.sampling, given, self._kinds, backend=backend)
         self._plans[shape_of(given, self._kinds)] = plan_of(graph)
         if len(self._plans) > _PLANS:
             del self._plans[next(iter(self._plans))]
@@ -210,10 +210,11 @@ class Program(Generic[R]):
         book = learnt()
         return None if book is None else book.of(self.name, self._code)
 
-    def check(self, /, *args: Any, **kwargs: Any) -> None:
-        """Raise `TypeError`, with the program's name and parameters, unless it can be called with these arguments."""
+    def check(self, /, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+        """All of its arguments, by name. Raises `TypeError`, with the program's name and parameters, unless it can be
+        called with them."""
         try:
-            self._signature.bind(*args, **kwargs)
+            return self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self.name}{self._signature}: {error}") from None
 
@@ -234,16 +235,14 @@ class Program(Generic[R]):
 
     def _job(self, how: How, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R]:
         leaves_the_trace(f"{self.name} is run, apart from the program")
-        self.check(*args, **kwargs)
+        given = self.check(*args, **kwargs)
         budget = checked_budget(f"{self.name}: budget", how.budget) or self.budget
-        run = Run(self.name, resolve(how.backend), self.sampling, self._outlook(args, kwargs), budget)
+        run = Run(self.name, resolve(how.backend), self.sampling, self._outlook(given), budget)
         return Job(run, self.function, args, kwargs, checked_start(f"{self.name}: resume", how.resume))
 
-    def _outlook(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outlook:
+    def _outlook(self, given: inspect.BoundArguments) -> Outlook:
         """What is known of a run with these arguments."""
-        plan = None
-        if self._plans:
-            plan = self._plans.get(shape_of(self._signature.bind(*args, **kwargs), self._kinds))
+        plan = self._plans.get(shape_of(given, self._kinds)) if self._plans else None
         book = learnt()
         if book is None:
             return Outlook() if plan is None else Known(plan)
@@ -275,7 +274,9 @@ class Program(Generic[R]):
             return None
         given, apart = self._signature.bind(**items[0]), varying(items)
         return known_prefix(
-            lambda: compiled(self.name, self.function, self.sampling, given, stand_in=apart, first_call=True)
+            lambda: compiled(
+                self.name, self.function, self.sampling, given, self._kinds, stand_in=apart, first_call=True
+            )
         )
 
     def _may_block(self, what: str, instead: str) -> None:

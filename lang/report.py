@@ -37,12 +37,12 @@ def report(
 ) -> None:
     """Compile the program for the arguments and write what is known of it, as `form` says, to the file or to standard
     output. A `backend` counts tokens as `model` has them. Raises `ConfigError` for arguments that the program does not
-    take, and what the backend raises."""
+    take, or fails with, and what the backend raises."""
     try:
         program.given(**arguments)
     except TypeError as error:
         raise ConfigError(f"{error}; give arguments with -a name=value") from None
-    graph = program.compile(**arguments, backend=backend)
+    graph = _compiled(program, arguments, backend)
     if form in _DRAWINGS:
         _write(_DRAWINGS[form](graph), out)
         return
@@ -61,6 +61,16 @@ def report(
     text = io.StringIO()
     show(graph, opened, cost, habits, Console(file=text, width=160).print)
     _write(text.getvalue(), out)
+
+
+def _compiled(program: Program[Any], arguments: dict[str, Any], backend: TokenBackend | None) -> Graph:
+    try:
+        graph = program.compile(**arguments, backend=backend)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{program.name} fails with these arguments: {type(error).__name__}: {error}") from error
+    if graph.ending is not None and graph.ending.fault:
+        raise ConfigError(f"{program.name} fails with these arguments: {graph.ending}")
+    return graph
 
 
 def _write(text: str, out: Path | None) -> None:
@@ -160,6 +170,8 @@ def show(graph: Graph, opened: Graph, cost: Estimate, habits: Habits | None, ech
     prefix = " ".join(_beginning(opened).split())
     if prefix:
         echo(f"every run begins with {cost.prefix} tokens: {escape(prefix if len(prefix) < 80 else prefix[:79] + '…')}")
+    if habits is not None and graph.is_static:  # runs with other arguments may have had other steps
+        habits = habits.only({step.name for step in graph.steps})
     if habits is not None and habits.steps:
         _show_habits(habits, echo)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ..errors import StateInvalid
@@ -61,7 +60,7 @@ async def _as_of_now(transcript: Transcript, run: Run) -> Transcript:
                 f"before turn {turn} the chat template wrote {_text(before)!r} when the state was saved, and now "
                 f"writes {_text(now)!r}"
             )
-    return replace(transcript, gaps=gaps)
+    return transcript._replace(gaps=gaps)
 
 
 def _text(gap: Gap) -> str:

@@ -69,20 +69,22 @@ async def tried(
     """The first attempt that goes well, or the last one, and why those before it failed. `attempt` gets its number,
     from 0. Unless the output `varies`, a wrong value would be the same again, and is the last word. Raises what the
     last attempt raises, which then says so in its notes."""
+    if retry is None:
+        return await attempt(0), ()
     failed: list[Exception] = []
     while True:
-        left = retry is not None and len(failed) < retry.times
+        left = len(failed) < retry.times
         try:
             made = await attempt(len(failed))
         except Exception as error:
-            if retry is None or not left or not _passing(retry, error):
+            if not left or not _passing(retry, error):
                 if failed:
                     error.add_note(f"attempt {len(failed) + 1}; before it: {'; '.join(map(str, failed))}")
                 raise
             failed.append(error.with_traceback(None))  # whose frames would keep the whole run
             await asyncio.sleep(_pause(error))
         else:
-            if made.wrong is None or retry is None or not left or not varies or "value" not in retry.on:
+            if made.wrong is None or not left or not varies or "value" not in retry.on:
                 return made, tuple(failed)
             failed.append(made.wrong)
 

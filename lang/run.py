@@ -21,7 +21,7 @@ from .backend import CAPABILITIES, Backend, TokenBackend, checked_backend
 from .budget import Budget, Ledger, Spent
 from .expressions import Sampling
 from .journal import Asked, Journal
-from .loop import language_loop, see_off
+from .loop import post, see_off
 from .outlook import Outlook
 from .values import Meta, Promised
 
@@ -63,6 +63,8 @@ class Run:
         self.program = program
         self.id = uuid4().hex[:12]
         self.backend = checked_backend(program, backend)
+        self.carries_tokens = "tokens" in backend.capabilities
+        self.tokens = cast(TokenBackend, backend)  # if it carries them
         self.defaults = defaults
         self.usage = Usage()
         self.ledger = Ledger(budget)
@@ -73,18 +75,11 @@ class Run:
         self._outlook = outlook or Outlook()
         self.broken: list[Promised] = []  # calls that failed
         self.layout: Layout | None = layout_of(self.tokens) if self.carries_tokens else None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._cancelled = self._ended = False
+        self._coming = 0  # calls that have been started and are not over
+        self._idle = asyncio.Event()  # there is none
+        self._tasks: set[asyncio.Task[None]] = set()  # those of them whose turn has come
+        self.cancelled = self._ended = False
         self._lock = threading.Lock()
-
-    @property
-    def carries_tokens(self) -> bool:
-        return "tokens" in self.backend.capabilities
-
-    @property
-    def tokens(self) -> TokenBackend:
-        """The backend, which carries tokens."""
-        return cast(TokenBackend, self.backend)
 
     def ask(self, branch: str) -> tuple[Asked, Ahead]:
         """A request for the step under way in this branch is about to be sent: its entry in the journal, and what is
@@ -95,16 +90,21 @@ class Run:
     def origin(self, branch: str, step: str) -> Origin:
         return Origin(program=self.program, run=self.id, step=step, branch=branch)
 
-    def require(self, capability: str) -> None:
-        """Raises `Unsupported` if the backend lacks it."""
+    def require(self, capability: str, branch: str, step: str | None = None) -> None:
+        """Raises `Unsupported` if the backend lacks what is asked for there."""
         if capability not in self.backend.capabilities:
-            self.refuse(capability)
+            self.refuse(capability, branch, step)
 
-    def refuse(self, capability: str) -> NoReturn:
+    def refuse(self, capability: str, branch: str, step: str | None = None) -> NoReturn:
         """Raises `Unsupported`."""
-        raise Unsupported(
-            f"{type(self.backend).__name__} cannot do {capability!r}: {CAPABILITIES[capability]}", capability
-        )
+        lacks = f"{type(self.backend).__name__} cannot do {capability!r}: {CAPABILITIES[capability]}"
+        raise Unsupported(f"{self.place(branch, step)}: {lacks}", capability)
+
+    def place(self, branch: str, step: str | None = None) -> str:
+        """A place in the program, as messages begin with it."""
+        at = f"step {step!r}" if step else ""
+        at += f"{' in ' if step else ''}branch {branch}" if branch else ""
+        return f"{self.program}: {at}" if at else self.program
 
     def check_budget(self, branch: str, step: str) -> None:
         """Before a step is written. A program that only writes would go on for ever after its budget is spent: its
@@ -128,8 +128,7 @@ class Run:
             why = f" was not reached, because an earlier one failed: {first}"
         else:
             why = f": {str(cause) or type(cause).__name__}"
-        place = f" in branch {branch}" if branch else ""
-        message = f"{self.program}: step {step!r}{place}{why}"
+        message = f"{self.place(branch, step)}{why}"
         if over is not None and isinstance(cause, asyncio.CancelledError | Spent | BudgetExceeded):
             error: ProgramError = BudgetExceeded(
                 message, program=self.program, step=step, limit=over.limit, prompt=prompt
@@ -143,29 +142,45 @@ class Run:
         """The first failure of a call whose value nobody has asked for."""
         return next((call.error() for call in self.broken if not call.seen), None)
 
-    def start(self, work: Coroutine[Any, Any, None], never_ran: Callable[[], None]) -> None:
-        """Run `work` as a task. `never_ran` is called if it is cancelled before its first line."""
+    def start(self, before: asyncio.Future[Any], work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do `work` in a task, once `before` is there; also if the run has been cancelled by then."""
 
-        def begin() -> None:
-            task = asyncio.get_running_loop().create_task(work)
-            self._tasks.add(task)
-            task.add_done_callback(ended)
-            if self._cancelled:
-                task.cancel()
+        def wait() -> None:
+            if before.done():
+                begin(before)
+            else:
+                before.add_done_callback(begin)
 
-        def ended(task: asyncio.Task[None]) -> None:
+        def begin(before: asyncio.Future[Any]) -> None:
+            before.get_loop().create_task(self._do(work))
+
+        with self._lock:
+            self._coming += 1
+            self._idle.clear()
+        post(wait)
+
+    async def _do(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await work()
+        finally:
             self._tasks.discard(task)
-            never_ran()
-            if not task.cancelled() and (fault := task.exception()) is not None:
-                raise fault  # ours: a step settles all that can go wrong in a call
+            with self._lock:
+                self._coming -= 1
+                if not self._coming:
+                    self._idle.set()
 
-        language_loop().call_soon_threadsafe(begin)
+    @property
+    def idle(self) -> bool:
+        """No call is under way or to come. From any thread."""
+        return not self._coming
 
     async def drain(self) -> None:
-        """Wait until no call is under way. Awaited on the language's loop."""
-        await asyncio.sleep(0)  # calls are posted to the loop in order: those started before now are tasks after this
-        while self._tasks:
-            await asyncio.wait(tuple(self._tasks))
+        """Wait until the run is idle. Awaited on the language's loop."""
+        while self._coming:
+            await self._idle.wait()
 
     def cancel(self) -> None:
         """Stop every call; values that are still to come will raise. From any thread, any number of times."""
@@ -175,10 +190,10 @@ class Run:
                 task.cancel()
 
         with self._lock:
-            if self._cancelled:
+            if self.cancelled:
                 return
-            self._cancelled = True
-        language_loop().call_soon_threadsafe(stop)
+            self.cancelled = True
+        post(stop)
 
     def close(self) -> None:
         """The program has ended, one way or another. The backend is told once the last call is over, and what the run
@@ -188,13 +203,13 @@ class Run:
             if self._ended:
                 return
             self._ended = True
-            if not self._cancelled and not self.broken:  # so no call is under way
+            if not self.cancelled and not self.broken:  # so no call is under way
                 self._outlook.ended(self.journal)
             if self.carries_tokens and self.journal.steps:
                 see_off(self._tell_end())
 
         self.closed = True
-        language_loop().call_soon_threadsafe(end)
+        post(end)
 
     async def _tell_end(self) -> None:
         await self.drain()

@@ -11,6 +11,7 @@ from copy import copy
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from ..errors import Unsupported
 from ..prompts.transcript import Transcript
 from ..types import Message
 from .acting import acting
@@ -52,8 +53,16 @@ class State:
 
     def append(self, content: str | Expression) -> None:
         """Add text, `gen(...)`, `select(...)`, or these joined by `+`, to the open turn or to the plain text."""
-        for piece in pieces_of(content):
+        for piece in self._pieces(content):
             self._add(piece)
+
+    def _pieces(self, content: object) -> tuple[Piece, ...]:
+        try:
+            return pieces_of(content)
+        except TypeError as error:
+            raise TypeError(f"{self._program}: {error}") from None
+        except Unsupported as error:
+            raise Unsupported(f"{self._program}: {error}", error.capability) from None
 
     def _add(self, piece: Piece) -> None:
         if isinstance(piece, str):
@@ -71,28 +80,33 @@ class State:
 
     def turn(self, role: str, *content: str | Expression) -> AbstractContextManager[State]:
         """A whole turn with this content; or, without content, a block: `with s.turn("user"): s += "..."`."""
-        text("s.turn: role", role)
+        return self._turn(text("s.turn: role", role), content)
+
+    def _turn(self, role: str, content: Sequence[str | Expression]) -> AbstractContextManager[State]:
         if not content:
             return _Block(self, self._branch, role)
-        pieces = [piece for part in content for piece in pieces_of(part)]
+        pieces = [piece for part in content for piece in self._pieces(part)]
         for piece in pieces:
             self._branch.check(piece)  # what is refused is refused before the turn is opened
-        with _Block(self, self._branch, role):
+        self._branch.open(role)
+        try:
             for piece in pieces:
                 self._add(piece)
+        finally:
+            self._branch.close()
         return _Block(self, self._branch, role, over=True)
 
     def system(self, *content: str | Expression) -> AbstractContextManager[State]:
         """A turn of the system's."""
-        return self.turn("system", *content)
+        return self._turn("system", content)
 
     def user(self, *content: str | Expression) -> AbstractContextManager[State]:
         """A turn of the user's."""
-        return self.turn("user", *content)
+        return self._turn("user", content)
 
     def assistant(self, *content: str | Expression) -> AbstractContextManager[State]:
         """A turn of the assistant's, where `gen` and `select` usually stand."""
-        return self.turn("assistant", *content)
+        return self._turn("assistant", content)
 
     def act(
         self,
@@ -160,7 +174,10 @@ class State:
         """
         variable = self._branch.variable(name)
         if not variable.ready() and inside_a_loop():
-            raise RuntimeError(f"{name!r} is not there yet, and an async program must not block: await s.get({name!r})")
+            raise RuntimeError(
+                f"{self._program}: {name!r} is not there yet, and an async program must not block: "
+                f"await s.get({name!r})"
+            )
         return variable.read()
 
     async def get(self, name: str) -> Any:
@@ -186,7 +203,7 @@ class State:
         list of them after `join`; None for a variable that was set. Waits as `s[name]` does."""
         variable = self._branch.variable(name)
         if not variable.ready() and inside_a_loop():
-            raise RuntimeError(f"{name!r} is not there yet: await s.get({name!r}) first")
+            raise RuntimeError(f"{self._program}: {name!r} is not there yet: await s.get({name!r}) first")
         return variable.meta()
 
     # -- what was said ------------------------------------------------------------------------------------------------
@@ -211,9 +228,15 @@ class State:
         """Calls and tokens of the whole run up to now."""
         return self._branch.run.usage
 
+    @property
+    def _program(self) -> str:
+        return self._branch.run.program
+
     def _transcript(self, what: str) -> Transcript:
         if inside_a_loop():
-            raise RuntimeError(f"s.{what} may have to wait, and an async program must not block: read the result's")
+            raise RuntimeError(
+                f"{self._program}: s.{what} may have to wait, and an async program must not block: read the result's"
+            )
         return submit(self._branch.transcript()).result()
 
 
@@ -225,7 +248,10 @@ class _Block(AbstractContextManager[State]):
 
     def __enter__(self) -> State:
         if self._over:
-            raise TypeError("a turn with content is complete: write s.user(...), or `with s.user():` and s += ...")
+            raise TypeError(
+                f"{self._branch.run.program}: a turn with content is complete: "
+                f"write s.{self._role}(...), or `with s.{self._role}():` and s += ..."
+            )
         self._branch.open(self._role)
         return self._state
 

@@ -15,14 +15,14 @@ from .program import Program
 
 def program_in(target: str) -> Program[Any]:
     """The program that `FILE:PROGRAM` names; the file is run. Raises `ConfigError`, and what the file raises."""
-    path, _, name = target.rpartition(":")
+    path, _, name = (target, "", "") if Path(target).is_file() else target.rpartition(":")
     if not path or not Path(path).is_file():
         raise ConfigError(f"{target}: expected FILE:PROGRAM, with an existing file")
-    program: Program[Any] | None = getattr(_load(Path(path)), name, None)
-    if not hasattr(program, "run"):
-        raise ConfigError(f"{path} has no program named {name}; decorate it with @bosquet.program")
-    assert program is not None
-    return program
+    programs = {name: found for name, found in vars(_load(Path(path))).items() if isinstance(found, Program)}
+    if name in programs:
+        return programs[name]
+    known = f"it has {', '.join(programs)}" if programs else "decorate one with @bosquet.program"
+    raise ConfigError(f"{path} has no program named {name}; {known}" if name else f"{path}: of which program? {known}")
 
 
 def argument(text: str) -> tuple[str, Any]:

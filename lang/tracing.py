@@ -35,23 +35,29 @@ class _Anything:
     capabilities = TOKEN_CAPABILITIES
 
 
+_ANYTHING: Final = cast(Backend, _Anything())
+
+
 class _Enough(BaseException):
     """The trace has seen as much as it was asked for."""
 
 
 class Flows:
-    """The tasks of a traced function, and what each has read since it last wrote. A task begins with the context of the
-    one that made it, so it knows from which flow it comes."""
+    """The tasks of a traced function, if it is async, and what each has read since it last wrote. A task begins with
+    the context of the one that made it, so it knows from which flow it comes."""
 
-    def __init__(self) -> None:
-        self.parents: list[int] = []
+    def __init__(self, is_async: bool) -> None:
+        self.parents: list[int] = [] if is_async else [0]
+        self._is_async = is_async
         self._reads: dict[int, list[int]] = {}
         self._tasks: dict[asyncio.Task[Any] | None, int] = {}
         self._own: contextvars.ContextVar[int] = contextvars.ContextVar("bosquet_flow", default=0)
 
     def current(self) -> int:
         """The flow that runs now."""
-        task = _task()
+        if not self._is_async:
+            return 0
+        task = asyncio.current_task()
         if task not in self._tasks:
             self._tasks[task] = len(self.parents)
             self.parents.append(self._own.get())
@@ -66,24 +72,24 @@ class Flows:
         return tuple(dict.fromkeys(self._reads.pop(self.current(), ())))
 
 
-def _task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None  # a sync function
-
-
 class Trace:
     """One function being traced. With `first_call`, it ends there, or at the first fork."""
 
     def __init__(
-        self, program: str, sampling: Sampling, backend: Backend | None, marks: Marks, *, first_call: bool = False
+        self,
+        program: str,
+        sampling: Sampling,
+        backend: Backend | None,
+        marks: Marks,
+        *,
+        is_async: bool = False,
+        first_call: bool = False,
     ) -> None:
-        self.run = Run(program, backend or cast(Backend, _Anything()), sampling)
+        self.run = Run(program, backend or _ANYTHING, sampling)
         self.marks = marks
         self.nodes: list[Node] = []
         self.within: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("bosquet_within", default=())
-        self.flows = Flows()
+        self.flows = Flows(is_async)
         self._first_call = first_call
 
     def add(self, kind: Kind, branch: TracedBranch, written: Sequence[Written] = (), **more: Any) -> Node:
@@ -276,7 +282,8 @@ def traced(
 ) -> Graph:
     """The graph of `function`, which `call` calls with a state. Raises what the function raises before it has had a
     placeholder in its hands."""
-    trace = Trace(program, sampling, backend, marks, first_call=first_call)
+    is_async = inspect.iscoroutinefunction(function)
+    trace = Trace(program, sampling, backend, marks, is_async=is_async, first_call=first_call)
     state = TracedState(TracedBranch(trace))
     try:
         contextvars.copy_context().run(_run, function, call, state, trace)

@@ -94,13 +94,8 @@ def shape(
 ) -> Shape:
     """At most one of the five may be given; `where` is who was given it. `schema` is a type or a JSON schema; the type
     `dict` is any JSON object."""
-    given = [
-        name
-        for name, value in (
-            ("schema", schema), ("regex", regex), ("choices", choices), ("grammar", grammar), ("lark", lark),
-        )
-        if value is not None
-    ]  # fmt: skip
+    said = {"schema": schema, "regex": regex, "choices": choices, "grammar": grammar, "lark": lark}
+    given = [name for name, value in said.items() if value is not None]
     if len(given) > 1:
         raise ValueError(f"{where}: an output can be held to one thing, not to {' and '.join(given)}")
     if flag(f"{where}: strict", strict) and not given:

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from ..errors import ProgramError
 from ..types import FinishReason, Relaxed, TokenLogprob
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meta:
+class Meta(Struct, frozen=True, kw_only=True):
     """What is known of one call.
 
     `ids` are empty on a message backend, `scores` (one a choice, higher is better) are there after `select` only, and
@@ -86,23 +86,20 @@ class Promised:
 
     def __init__(self) -> None:
         self._value: Future[Any] = Future()
-        self._meta: Future[Any] = Future()
+        self._meta: Any = None  # there before the value is
         self.seen = False  # whether somebody has asked for the value
         # A future that runs cannot be cancelled: a reader that gives up leaves the value to the others.
         self._value.set_running_or_notify_cancel()
 
     def keep(self, value: Any, meta: Any) -> None:
-        if not self._meta.done():
-            self._meta.set_result(meta)
+        if not self._value.done():
+            self._meta = meta
             self._value.set_result(value)
 
     def fail(self, error: ProgramError, meta: Any = None) -> None:
         """`meta` is there when the call went well and only its text is not what was wanted."""
-        if not self._meta.done():
-            if meta is None:
-                self._meta.set_exception(error)
-            else:
-                self._meta.set_result(meta)
+        if not self._value.done():
+            self._meta = meta
             self._value.set_exception(error)
 
     def ready(self) -> bool:
@@ -117,7 +114,10 @@ class Promised:
         return await asyncio.wrap_future(self._value)
 
     def meta(self) -> Any:
-        return self._meta.result()
+        failed = self._value.exception()
+        if failed is not None and self._meta is None:
+            raise failed
+        return self._meta
 
     def error(self) -> BaseException | None:
         """Why there is no value, once ready."""

@@ -7,7 +7,6 @@ ids; text that stands side by side is then encoded as one. Ids that are here nev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..types import Message, Segment, ToolCall, ToolSpec
@@ -76,8 +75,7 @@ class Turn(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+class Transcript(NamedTuple):
     """Either plain text or turns.
 
     `pending` has been written but not encoded. `gaps[k]` is the template text that was encoded before turn k's content,
@@ -108,11 +106,11 @@ class Transcript:
                 turns[-1] = turns[-1]._replace(text=turns[-1].text + op.text)
             else:
                 plain += op.text
-        return replace(self, turns=tuple(turns), open=is_open, plain=plain, pending=(*self.pending, *ops))
+        return self._replace(turns=tuple(turns), open=is_open, plain=plain, pending=(*self.pending, *ops))
 
     def encoded(self, ids: Sequence[int], text: str, gaps: tuple[Gap, ...] = (), tail: Gap = ()) -> Transcript:
         """With everything pending now encoded as `ids`, which stand for `text`."""
-        return replace(self, ids=(*self.ids, *ids), rendered=self.rendered + text, gaps=gaps, tail=tail, pending=())
+        return self._replace(ids=self.ids + tuple(ids), rendered=self.rendered + text, gaps=gaps, tail=tail, pending=())
 
     def with_tools(self, tools: tuple[ToolSpec, ...]) -> Transcript:
         """The same turns, for a template that is told of these tools. Templates say so at the beginning, so unless the
@@ -136,7 +134,7 @@ class Transcript:
             turns = (*turns[:-1], last._replace(text=last.text + text, content=content, calls=calls))
         else:
             plain += text
-        return replace(self, turns=turns, plain=plain, ids=(*self.ids, *ids), rendered=self.rendered + text)
+        return self._replace(turns=turns, plain=plain, ids=self.ids + tuple(ids), rendered=self.rendered + text)
 
     @property
     def heads(self) -> tuple[Head, ...]:

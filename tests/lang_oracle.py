@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fakes_lang import (
@@ -20,6 +20,7 @@ from fakes_lang import (
     token_bytes,
 )
 from hypothesis import strategies as st
+from msgspec import structs
 
 import bosquet.lang as bosquet
 from bosquet.errors import Overloaded
@@ -48,6 +49,10 @@ class Gen(NamedTuple):
 
 class Select(NamedTuple):
     choices: tuple[str, ...]
+
+
+class Quote(NamedTuple):
+    """Wait for the newest variable of the branch, and write it if it is a text."""
 
 
 class Fork(NamedTuple):
@@ -81,17 +86,26 @@ def _below(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.builds(Sub, inner) | st.builds(Fork, st.lists(inner, min_size=1, max_size=3).map(tuple), st.booleans())
 
 
-plain_bodies = st.recursive(
-    st.lists(leaves, max_size=4).map(tuple),
-    lambda inner: st.lists(leaves | _below(inner), max_size=4).map(tuple),
-    max_leaves=8,
-)
-turns = st.builds(Turn, st.sampled_from(["system", "user", "assistant"]), st.lists(leaves, max_size=3).map(tuple))
-chat_bodies = st.recursive(
-    st.lists(turns, max_size=3).map(tuple),
-    lambda inner: st.lists(turns | _below(inner), max_size=4).map(tuple),
-    max_leaves=6,
-)
+def _plain(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        st.lists(leaves, max_size=4).map(tuple),
+        lambda inner: st.lists(leaves | _below(inner), max_size=4).map(tuple),
+        max_leaves=8,
+    )
+
+
+def _chat(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    turns = st.builds(Turn, st.sampled_from(["system", "user", "assistant"]), st.lists(leaves, max_size=3).map(tuple))
+    return st.recursive(
+        st.lists(turns, max_size=3).map(tuple),
+        lambda inner: st.lists(turns | _below(inner), max_size=4).map(tuple),
+        max_leaves=6,
+    )
+
+
+plain_bodies, chat_bodies = _plain(leaves), _chat(leaves)
+# Their programs wait in the middle, so that an async function must not perform them.
+plain_waiting, chat_waiting = _plain(leaves | st.builds(Quote)), _chat(leaves | st.builds(Quote))
 
 
 def perform(s: bosquet.State, body: tuple[Any, ...], counter: list[int]) -> None:
@@ -107,6 +121,10 @@ def perform(s: bosquet.State, body: tuple[Any, ...], counter: list[int]) -> None
         elif isinstance(op, Select):
             counter[0] += 1
             s += bosquet.select(f"v{counter[0]}", op.choices)
+        elif isinstance(op, Quote):
+            newest = next(reversed(s._branch.own), None)
+            if newest is not None and isinstance(value := s[newest], str):
+                s += value
         elif isinstance(op, Turn):
             with s.turn(op.role):
                 perform(s, op.body, counter)
@@ -153,6 +171,10 @@ class Line:
                 self.encode()
                 self.seen[f"v{counter[0]}"] = list(self.ids)
                 self.values[f"v{counter[0]}"] = self.value(op) if isinstance(op, Gen) else self.select(op)
+            elif isinstance(op, Quote):
+                value = self.values[next(reversed(self.values))] if self.values else None
+                if isinstance(value, str):
+                    self.pending.append(Segment(value, False))
             elif isinstance(op, Turn):
                 self.pending.append(Segment(f"<|im_start|>{op.role}\n", True))
                 self.perform(op.body, counter)
@@ -233,7 +255,7 @@ class Jumbled(FakeBackend):
         asked, seed = self.fails[call.origin.step], call.sampling.seed
         if seed is not None and seed // (asked.n or 1) < asked.fails:
             raise Overloaded("busy", 0.0)
-        return super().answer(replace(call, ids=tuple(seeded(call.ids, seed))))
+        return super().answer(structs.replace(call, ids=tuple(seeded(call.ids, seed))))
 
     async def generate(self, call: Call) -> Any:
         for _ in range(draw(tuple(call.ids), call.origin.branch) % 5):

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Self
 import httpx
 import msgspec
 
-from ...errors import BosquetError, EngineDied, NotAuthenticated, Overloaded, Unavailable, rejection
+from ...errors import BosquetError, ConfigError, EngineDied, NotAuthenticated, Overloaded, Unavailable, rejection
 from ...types import GrammarSpec, Relaxed, SamplingParams, ToolCall, ToolSpec, ToolUse
+from ..arguments import wrong_type
 from ..loop import close_at_exit, hop, submit
 
 Json = dict[str, Any]
@@ -25,7 +26,7 @@ class Client:
     """Posts JSON. `transport` stands in for the network in tests."""
 
     def __init__(self, url: str, api_key: str | None, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self.url = url.rstrip("/")
+        self.url = checked_url(url).rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._transport = transport
         self._http: httpx.AsyncClient | None = None
@@ -122,6 +123,22 @@ class HttpBackend:
         return f"{type(self).__name__}({self._client.url!r})"
 
 
+def checked_url(url: str) -> str:
+    """Raises `ConfigError` for what is no address of a server, and says what it may have meant."""
+    if not isinstance(url, str):
+        raise wrong_type("url", "a string such as http://127.0.0.1:8000", url)
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        raise ConfigError(f"url: {url!r} has no scheme; write {'http://' + url.lstrip('/')!r}")
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"url: {url!r} is no address: {error}") from None
+    if scheme not in ("http", "https") or not parsed.host:
+        raise ConfigError(f"url: {url!r} must begin with http:// or https:// and a host")
+    return url
+
+
 def sampling_fields(params: SamplingParams) -> Json:
     """The request fields that say what `params` says; what is as usual is left out."""
     fields: Json = {"max_tokens": params.max_tokens, "temperature": params.temperature}
@@ -139,6 +156,11 @@ def sampling_fields(params: SamplingParams) -> Json:
     if params.logit_bias:
         fields["logit_bias"] = {str(token): bias for token, bias in params.logit_bias.items()}
     return fields
+
+
+def speculation_field(sources: Sequence[str] | None) -> Json:
+    """The request field that says where drafts may come from."""
+    return {} if sources is None else {"speculation": list(sources) or "off"}
 
 
 def grammar_fields(grammar: GrammarSpec | None) -> Json:

@@ -20,10 +20,12 @@ from .client import (
     Counts,
     HttpBackend,
     Json,
+    checked_url,
     described_tools,
     grammar_fields,
     relaxed_keywords,
     sampling_fields,
+    speculation_field,
     tool_fields,
     usage_counts,
 )
@@ -46,7 +48,7 @@ class BosquetServer(HttpBackend):
         model: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        super().__init__(Client(url.rstrip("/").removesuffix("/v1"), api_key, transport))
+        super().__init__(Client(checked_url(url).rstrip("/").removesuffix("/v1"), api_key, transport))
         self._model: Json = {} if model is None else {"model": model}
         self._start: list[int] | None = None
 
@@ -83,6 +85,7 @@ class BosquetServer(HttpBackend):
             **sampling_fields(call.sampling),
             **grammar_fields(call.grammar),
             **tool_fields(call.tools),
+            **speculation_field(call.speculation),
         }
         if call.reasoning:
             body["reasoning"] = True

@@ -21,6 +21,7 @@ from .client import (
     grammar_fields,
     relaxed_keywords,
     sampling_fields,
+    speculation_field,
     tool_fields,
     usage_counts,
 )
@@ -37,9 +38,10 @@ class OpenAICompatible(HttpBackend):
     """`OpenAICompatible("https://api.openai.com/v1", "some-model", api_key)`.
 
     Many servers can do more than the protocol says. `also` names what this one can: `regex`, `choice`, `ebnf`, `lark`,
-    `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`, `stop_token_ids` are then sent as fields of
-    these names (`ebnf` as `grammar`), `structural_tag` as `response_format`, `continue` as `continue_final_message`.
-    `reasoning`: the server tells thoughts apart by itself, as `reasoning_content` or `reasoning`.
+    `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`, `stop_token_ids`, `speculation` are then sent
+    as fields of these names (`ebnf` as `grammar`), `structural_tag` as `response_format`, `continue` as
+    `continue_final_message`. `reasoning`: the server tells thoughts apart by itself, as `reasoning_content` or
+    `reasoning`.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class OpenAICompatible(HttpBackend):
             **sampling_fields(call.sampling),
             **grammar_fields(call.grammar),
             **tool_fields(call.tools),
+            **speculation_field(call.speculation),
         }
         last = body["messages"][-1]
         deltas = CallDeltas()

@@ -51,7 +51,7 @@ WRONG: list[tuple[str, Any, type[Exception]]] = [
     *((name, value, ValueError) for name in NUMBERS for value in (float("nan"), float("inf"), -float("inf"), 10**400)),
     *((name, value, TypeError) for name in COUNTS for value in ("1", 1.0, True, [1])),
     *((name, value, ValueError) for name in COUNTS for value in (2**64, -(2**63) - 1)),
-    *((name, None, TypeError) for name in SAMPLING if name not in ("seed", "logprobs")),
+    *((name, None, TypeError) for name in SAMPLING if name not in ("seed", "logprobs", "speculation")),
     ("stop", 5, TypeError),
     ("stop", b"x", TypeError),
     ("stop", ["", None], ValueError),
@@ -79,7 +79,8 @@ OUTSIDE: list[tuple[str, Any]] = [
     ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 2**31 + 1), ("min_tokens", -1), ("temperature", -0.1),
     ("temperature", 101), ("top_p", 0), ("top_p", 1.01), ("top_p", -1), ("top_k", -1), ("min_p", -0.1), ("min_p", 1.1),
     ("presence_penalty", 101), ("frequency_penalty", -101), ("repetition_penalty", 0), ("logprobs", -1),
-    ("logprobs", 1001), ("stop", ["x"] * 65), ("stop", "x" * 4097), ("stop_token_ids", [-1]), ("logit_bias", {-1: 0.5}),
+    ("logprobs", 1001), ("speculation", "on"), ("speculation", ["forced", 1]),
+    ("stop", ["x"] * 65), ("stop", "x" * 4097), ("stop_token_ids", [-1]), ("logit_bias", {-1: 0.5}),
 ]  # fmt: skip
 
 
@@ -209,20 +210,20 @@ def test_types_that_cannot_be_hashed_or_are_only_described_by_pydantic_stay_allo
         (
             lambda s: s.user(bosquet.image("a.png")),
             Unsupported,
-            "FakeBackend cannot do 'images': pictures in the prompt",
+            "odd: FakeBackend cannot do 'images': pictures in the prompt",
         ),
         (
             lambda s: s.user([{"type": "image_url"}]),
             Unsupported,
-            "a state takes text, gen(...) or select(...): no back",
+            "odd: a state takes text, gen(...) or select(...): no back",
         ),
         (
             lambda s: s.user({"type": "input_audio"}),
             Unsupported,
-            "a state takes text, gen(...) or select(...): no back",
+            "odd: a state takes text, gen(...) or select(...): no back",
         ),
-        (lambda s: s.user([{"type": "text"}]), TypeError, "a state takes text, gen(...) or select(...), not list"),
-        (lambda s: s.user(5), TypeError, "a state takes text, gen(...) or select(...), not int"),
+        (lambda s: s.user([{"type": "text"}]), TypeError, "odd: a state takes text, gen(...) or select(...), not list"),
+        (lambda s: s.user(5), TypeError, "odd: a state takes text, gen(...) or select(...), not int"),
         (lambda s: s.__setitem__(5, 1), TypeError, "s[...]: name must be a string, not 5"),
     ],
 )

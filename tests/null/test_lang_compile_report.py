@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes_lang import FakeBackend, encode_segments
+from fakes_lang import FakeBackend, encode_segments, until
 from typer.testing import CliRunner
 
 import bosquet.lang as bosquet
 from bosquet.cli import app
 from bosquet.errors import ConfigError
-from bosquet.lang import State, drawing, gen, select
+from bosquet.lang import State, drawing, gen, learnt, select
 from bosquet.lang.estimate import Estimate, estimate
 from bosquet.lang.graph import Graph
 from bosquet.lang.learnt import Habit, Habits
 from bosquet.lang.loop import submit
+from bosquet.lang.report import report
 from bosquet.types import Segment
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -224,7 +225,17 @@ def test_tokens_are_counted_by_a_model_that_is_named(monkeypatch: pytest.MonkeyP
 
 def test_mistakes_of_the_command_are_one_line() -> None:
     for words, said in (
-        ((f"{EXAMPLES}/skeleton.py:nothing",), "no program named nothing"),
+        ((f"{EXAMPLES}/skeleton.py:nothing",), "no program named nothing; it has advise"),
+        ((f"{EXAMPLES}/skeleton.py",), "of which program? it has advise"),
+        ((f"{EXAMPLES}/programs_http.py",), "of which program? decorate one with @bosquet.program"),
+        (
+            (f"{EXAMPLES}/skeleton.py:advise", "-a", "points=three"),
+            "line 20, in advise: TypeError: 'str' object cannot",
+        ),
+        (
+            (f"{EXAMPLES}/skeleton.py:advise", "-a", "points=three", "-a", "question=a"),
+            "advise fails with these arguments: TypeError: 'str' object cannot be interpreted as an integer",
+        ),
         ((f"{EXAMPLES}/skeleton.py:advise", "-a", "colour=red"), "unexpected keyword argument 'colour'"),
         (("nowhere.py:advise",), "existing file"),
         ((f"{EXAMPLES}/skeleton.py:advise", "-a", "points"), "expected name=value"),
@@ -232,6 +243,45 @@ def test_mistakes_of_the_command_are_one_line() -> None:
         done = CliRunner().invoke(app, ["compile", *words])
         assert isinstance(done.exception, ConfigError), words
         assert said in str(done.exception)
+
+
+def test_an_error_of_the_program_is_told_from_one_of_a_placeholder() -> None:
+    @bosquet.program
+    def joined(s: State, words: list[str], topic: str) -> None:
+        s.user(topic)
+        s.assistant(gen("word"))
+        s.user(" ".join([*words, s["word"]]))
+
+    ending = joined.compile(words=["a"]).ending
+    assert ending is not None
+    assert "Placeholder" in ending.why
+    assert not ending.fault
+    ending = joined.compile(words=3).ending
+    assert ending is not None
+    assert ending.fault
+
+
+def test_only_what_was_learnt_of_the_steps_that_come_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learnt, "_learnt", learnt.Learnt())
+
+    @bosquet.program(max_tokens=2)
+    def points(s: State, count: int) -> None:
+        s.user("Go.")
+        for i in range(count):
+            s.assistant(gen(f"point_{i}"))
+            s.fork(2)
+
+    for steps, shown in (({"count": 1}, {0}), ({"count": 2}, {0, 1})):
+        points.run(3, backend=FakeBackend())
+        until(lambda: points.habits() is not None)
+        report(points, steps, "text", None)
+        lines = capsys.readouterr().out.partition("learnt from runs")[2]
+        assert lines
+        for i in range(3):
+            assert (f" point_{i} " in lines) is (i in shown)
+            assert (f"after point_{i}\n" in lines) is (i in shown)
 
 
 # -- overhead ---------------------------------------------------------------------------------------------------------

@@ -58,6 +58,11 @@ def test_every_block_of_the_tour_runs(
     assert len(server.bodies("/v1/completions")) > 5
 
 
+def test_the_tour_names_every_way_of_sampling() -> None:
+    text = TOUR.read_text()
+    assert [name for name in language.Sampling.__annotations__ if f"`{name}`" not in text] == []
+
+
 def test_the_language_is_light_to_import() -> None:
     heavy = ("torch", "transformers", "httpx", "rich", "pydantic", "fastapi", "tokenizers", "jinja2", "numpy")
     code = f"import sys, bosquet.lang; print([name for name in {heavy} if name in sys.modules])"

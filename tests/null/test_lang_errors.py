@@ -76,12 +76,14 @@ def test_a_backend_without_a_capability_is_refused_by_name_at_the_line_that_asks
         s.user("Go.")
         s.assistant(piece)
 
-    backend = FakeBackend(capabilities=bosquet.TOKEN_CAPABILITIES - {"regex", "select", "top_k", "top_logprobs"})
+    lacking = {"regex", "select", "top_k", "top_logprobs", "speculation"}
+    backend = FakeBackend(capabilities=bosquet.TOKEN_CAPABILITIES - lacking)
     for capability, piece in {
         "regex": bosquet.gen("x", regex="a"),
         "select": bosquet.select("x", ["a", "b"]),
         "top_k": bosquet.gen("x", top_k=3),
         "top_logprobs": bosquet.gen("x", logprobs=2),
+        "speculation": bosquet.gen("x", speculation="off"),
     }.items():
         with pytest.raises(Unsupported, match=f"FakeBackend cannot do '{capability}'") as caught:
             picky.run(piece, backend=backend)
@@ -205,13 +207,23 @@ def test_a_state_refuses_what_makes_no_sense() -> None:
     @bosquet.program
     def odd(s: bosquet.State) -> None:
         s.user("Go.")
-        with pytest.raises(RuntimeError, match="text outside a turn"):
+        with pytest.raises(RuntimeError, match=r"^odd: text outside a turn"):
             s += "loose"
-        with s.assistant(), pytest.raises(RuntimeError, match="the assistant turn is still open"):
+        with pytest.raises(RuntimeError, match=r"^odd: step 'x': text outside a turn"):
+            s += bosquet.gen("x")
+        with s.assistant(), pytest.raises(RuntimeError, match=r"^odd: the assistant turn is still open"):
             s.user("inside")
-        with pytest.raises(TypeError, match="a turn with content is complete"), s.user("whole"):
+        with pytest.raises(TypeError, match=r"^odd: a turn with content is complete"), s.user("whole"):
             pass
+        with pytest.raises(TypeError, match=r"^odd: a state takes text"):
+            s.user(3)  # type: ignore[arg-type]
+        with pytest.raises(Unsupported, match=r"^odd: step 'y': FakeBackend cannot do 'regex'"):
+            s.assistant(bosquet.gen("y", regex="a"))
         branches = s.fork(2)
+        with pytest.raises(RuntimeError, match=r"^odd: branch 1: text outside a turn"):
+            branches[1].append("loose")
+        with pytest.raises(Unsupported, match=r"^odd: step 'z' in branch 1: FakeBackend cannot do 'regex'"):
+            branches[1].assistant(bosquet.gen("z", regex="a"))
         with pytest.raises(ValueError, match="forked from this state"):
             branches[0].join([branches[1]])
         s.join(branches)
@@ -230,7 +242,7 @@ def test_a_state_refuses_what_makes_no_sense() -> None:
             s.user("Go.")
 
     kept: list[bosquet.State] = []
-    odd.run(backend=FakeBackend())
+    odd.run(backend=FakeBackend(capabilities=bosquet.TOKEN_CAPABILITIES - {"regex"}))
     plain.run(backend=FakeBackend())
     with pytest.raises(RuntimeError, match="the run of odd is over"):
         kept[0].user("late")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from fakes_lang_http import bosquet_server, refusal
 
 import bosquet.lang as bosquet
 from bosquet.errors import (
+    ConfigError,
     EngineDied,
     NotAuthenticated,
     Overloaded,
@@ -247,6 +249,40 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
     assert isinstance(result.error, ProgramError)
     assert isinstance(result.error.__cause__, Unavailable)
     assert "http://127.0.0.1:1" in str(result.error)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("127.0.0.1:9100", "has no scheme; write 'http://127.0.0.1:9100'"),
+        ("//host", "has no scheme; write 'http://host'"),
+        ("ftp://host", "must begin with http:// or https://"),
+        ("http://", "must begin with http:// or https:// and a host"),
+        ("http://host:port", "is no address"),
+    ],
+)
+def test_what_is_no_address_is_refused_where_it_is_written(url: str, said: str) -> None:
+    for make in (bosquet.BosquetServer, lambda url: bosquet.OpenAICompatible(url, "m")):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            make(url)
+
+
+def test_where_drafts_may_come_from_is_told_to_the_server() -> None:
+    @bosquet.program(speculation=["suffix"])
+    def drafted(s: bosquet.State) -> None:
+        s.user("Go.")
+        s.assistant(bosquet.gen("a"), bosquet.gen("b", speculation="off"), bosquet.gen("c", speculation=None))
+        s.user("On.")
+        s.act([add], name="d", speculation=("forced", "suffix", "forced"), max_steps=1)
+
+    server = bosquet_server(FakeBackend())
+    with bosquet.BosquetServer(URL, transport=server) as backend:
+        assert drafted.run(backend=backend).error is None
+    bodies = server.bodies("/v1/completions")
+    said: list[Any] = [body.get("speculation") for body in bodies]
+    assert said == [["suffix"], "off", None, ["forced", "suffix"]]
+    for body in bodies:
+        CompletionRequest.model_validate(body)
 
 
 def test_a_server_of_another_kind_is_told_apart() -> None:
