@@ -23,6 +23,8 @@ from . import __version__
 from .errors import BosquetError, ConfigError, ModelLoadError
 from .runtime.bench.cli import bench_app
 from .runtime.config import Allowed
+from .runtime.dashboard.command import dashboard
+from .runtime.draft_training.cli import draft_app
 from .runtime.server.config import ServerConfig
 from .runtime.settings import EngineConfig
 
@@ -171,7 +173,7 @@ def serve(model: Model = "embedded", help_all: HelpAll = False, *, engine: Engin
         body = json.dumps({"model": info.name, "messages": [{"role": "user", "content": "Name three trees."}]})
         typer.echo(
             f"\n  {info.name} ({info.dtype}, {info.kernels} kernels, {info.pages * 16:,} tokens of cache)\n"
-            f"  serving at  {where}\n  docs at     {where}/docs\n\n  try:\n"
+            f"  serving at  {where}\n  docs at     {where}/docs\n  dashboard   {where}/dashboard\n\n  try:\n"
             f"  curl {where}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n",
             err=True,
         )
@@ -239,6 +241,8 @@ def run(
 
 
 app.add_typer(bench_app, name="bench")
+app.add_typer(draft_app, name="draft")
+app.command()(dashboard)
 
 
 @bench_app.command("programs")
@@ -288,7 +292,9 @@ Format = Literal["text", "mermaid", "dot", "svg", "json"]
 
 @app.command("compile")
 def compile_(
-    target: Annotated[str, typer.Argument(help="FILE:PROGRAM, such as examples/skeleton.py:advise")],
+    target: Annotated[
+        str, typer.Argument(help="FILE:PROGRAM, such as examples/skeleton.py:advise; FILE alone names its programs")
+    ],
     arg: Annotated[list[str], typer.Option("--arg", "-a", help="An argument of the program: name=value")] = [],  # noqa: B006
     form: Annotated[Format, typer.Option("--format", "-f", help="What to write.")] = "text",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file.")] = None,
@@ -311,6 +317,27 @@ def compile_(
     program, arguments = program_in(target), dict(argument(text) for text in arg)
     with _backend(model or "embedded", url) if model or url else nullcontext() as backend:
         report(program, arguments, form, out, backend, url or model)
+
+
+@app.command()
+def explain(
+    what: Annotated[list[str] | None, typer.Argument(help="A request's id, or two files with prompts")] = None,
+    last: Annotated[bool, typer.Option("--last", help="The newest request.")] = False,
+    url: Annotated[str, typer.Option(help="The Bosquet server; two files need none.")] = "",
+    key: Annotated[str, typer.Option(help="An API key of that server.")] = "",
+    model: Annotated[str, typer.Option(help="Whose tokens count for two files without a server.")] = "embedded",
+) -> None:
+    """Say why a request found no more in the prefix cache, or what of prompt B is reused after prompt A.
+
+    \b
+    [dim]bosquet explain --last
+    bosquet explain chatcmpl-0123... --url http://127.0.0.1:9000
+    bosquet explain monday.json tuesday.json[/dim]
+    """
+    from .runtime.terminal_explain import lines_for
+
+    for line in lines_for(what or [], last=last, url=url, key=key, model=model):
+        typer.echo(line)
 
 
 @app.command()

@@ -7,7 +7,6 @@ that one definition is the Python object and its MessagePack form.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict
 
 from msgspec import Struct, field
@@ -176,8 +175,9 @@ MOST_STOPS, LONGEST_STOP = 64, 4096
 """Stop strings of one request, and bytes of one of them."""
 
 
-DRAFT_SOURCES = ("forced", "suffix")
-"""What a grammar leaves no choice about, and what was said before in the request or by its program."""
+DRAFT_SOURCES = ("forced", "suffix", "model")
+"""What a grammar leaves no choice about, what was said before in the request or by its program, and the word of a draft
+model where the engine has one."""
 
 
 class Request(Struct, kw_only=True, omit_defaults=True):
@@ -227,12 +227,11 @@ class Output(Struct, array_like=True):
     error: tuple[str, str] | None = None  # (code, message) when finish is "error" or "abort"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """One generation that a program asks of a back end. `ids` is the whole prompt for a back end that carries tokens,
     `messages` for one that carries messages; when the last message is the assistant's, it is to be continued. With
     `tools` the answer may call them. With `reasoning` what the model thinks first is told apart from its answer, and
-    `grammar` and stop strings are about the answer."""
+    `grammar` and stop strings are about the answer. `speculation` is as in `Request`; None: as the back end likes."""
 
     sampling: SamplingParams
     origin: Origin
@@ -241,7 +240,8 @@ class Call:
     messages: Sequence[Message] = ()
     tools: ToolUse | None = None
     reasoning: bool = False
-    ahead: Ahead = Ahead()  # noqa: RUF009 (it is frozen)
+    ahead: Ahead = Ahead()
+    speculation: tuple[str, ...] | None = None
 
 
 class Chunk(NamedTuple):
@@ -284,6 +284,10 @@ class ModelInfo(Struct, kw_only=True):
     end_ids: tuple[int, ...] = ()  # tokens that end a generation
 
 
+EVICTION_AGES: Final = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
+"""Seconds without a use: upper ends of the classes in which evicted pages are counted; the last has none."""
+
+
 class Stats(Struct, kw_only=True):
     """Counters and gauges of an engine, all since its start."""
 
@@ -293,6 +297,7 @@ class Stats(Struct, kw_only=True):
     pages_total: int = 0
     pages_free: int = 0
     pages_cached: int = 0  # owned by the prefix tree, evictable or not
+    pages_pinned: int = 0  # of these, those that running sequences read
     pages_running: int = 0  # owned by running rows
     steps: int = 0
     requests: int = 0
@@ -305,6 +310,9 @@ class Stats(Struct, kw_only=True):
     computed_tokens: int = 0
     generated_tokens: int = 0
     evicted_pages: int = 0
+    evictions: dict[str, int] = field(default_factory=dict)  # pages that left the tree, by cause
+    eviction_ages: list[int] = field(default_factory=list)  # evicted pages by class of `EVICTION_AGES`
+    eviction_age_seconds: float = 0.0  # the sum over pages
     disk_pages: int = 0  # on disk now
     disk_pages_read: int = 0  # that came back to the cache
     disk_pages_written: int = 0

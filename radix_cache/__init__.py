@@ -3,15 +3,20 @@
 Knows nothing of requests, tensors or devices: token ids and page numbers only.
 """
 
+from .ghosts import EvictionCause, Ghost, Ghosts
 from .key import Key
 from .node import Namespace, Node
 from .policy import EvictionPolicy, Lfu, Lru
 from .pool import PagePool
-from .tree import EvictionCause, Insertion, Listener, Match, RadixCache
+from .reuse import ReuseDistances
+from .snapshot import Snapshot, snapshot
+from .tree import Insertion, Listener, Match, RadixCache
 
 __all__ = [
     "EvictionCause",
     "EvictionPolicy",
+    "Ghost",
+    "Ghosts",
     "Insertion",
     "Key",
     "Lfu",
@@ -22,4 +27,7 @@ __all__ = [
     "Node",
     "PagePool",
     "RadixCache",
+    "ReuseDistances",
+    "Snapshot",
+    "snapshot",
 ]

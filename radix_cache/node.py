@@ -70,8 +70,8 @@ class Node:
     """
 
     __slots__ = (
-        "alive", "children", "hits", "last_access", "locks", "namespace", "pages", "parent", "pins", "run", "start",
-        "ticket", "worth",
+        "alive", "children", "hits", "label", "last_access", "locks", "marks", "namespace", "pages", "parent", "pins",
+        "run", "start", "ticket", "worth",
     )  # fmt: skip
 
     def __init__(self, namespace: Namespace, parent: Node | None, start: int, run: bytes, pages: list[int]) -> None:
@@ -87,6 +87,8 @@ class Node:
         self.last_access = 0.0
         self.ticket = 0  # number of its valid entry among the eviction candidates; 0: it is none
         self.worth = 0.0  # what evicting it would cost whoever needs it again; see `RadixCache.value`
+        self.label = ""  # the caller's, for views
+        self.marks: list[int] = []  # of its first whole pages, as many as were asked for; see `marks`
         self.alive = True
 
     @property

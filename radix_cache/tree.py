@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ..errors import CacheCorrupt
 from ..types import PAGE
 from .candidates import Candidates
+from .ghosts import EvictionCause, Ghosts
 from .integrity import check_pages, check_tree
 from .key import PAGE_BYTES, TOKEN_BYTES, Ids, Key, common_tokens
 from .node import Namespace, Node
@@ -26,8 +27,6 @@ from .policy import EvictionPolicy, Lru
 from .pool import PagePool
 
 __all__ = ["EvictionCause", "Insertion", "Key", "Listener", "Match", "Namespace", "Node", "RadixCache"]
-
-EvictionCause = Literal["evicted", "superseded", "reset"]
 
 
 class Match(NamedTuple):
@@ -76,10 +75,12 @@ class RadixCache:
         *,
         clock: Callable[[], float] = time.monotonic,
         listener: Listener | None = None,
+        ghosts: Ghosts | None = None,
     ) -> None:
         self.pool = pool
         self.policy: EvictionPolicy = Lru() if policy is None else policy
         self.listener = listener
+        self.ghosts = ghosts
         self._clock = clock
         self._roots: dict[Namespace, Node] = {}
         self._candidates = Candidates(self.policy)
@@ -263,12 +264,15 @@ class RadixCache:
         upper = Node(node.namespace, node.parent, node.start, node.run[:cut], node.pages[:at])
         upper.locks = node.locks
         upper.hits = node.hits
+        upper.label = node.label
+        upper.marks = node.marks[:at]
         assert node.parent is not None
         node.parent.children.replace(upper)
         node.parent = upper
         node.start += at * PAGE
         node.run = node.run[cut:]
         node.pages = node.pages[at:]
+        node.marks = node.marks[at:]
         upper.children.add(node)
         return upper
 
@@ -310,11 +314,14 @@ class RadixCache:
         gone = leaf.pages[keep:]
         if self.listener is not None:
             self.listener.evicted(leaf, gone, cause)
+        if self.ghosts is not None:
+            self.ghosts.left(leaf, keep, cause, self._clock())
         parent = leaf.parent
         assert parent is not None
         if keep:
             leaf.run = leaf.run[: keep * PAGE_BYTES]
             leaf.pages = leaf.pages[:keep]
+            leaf.marks = leaf.marks[:keep]
             self._offer_if_free(leaf)
         else:
             parent.children.remove(leaf)

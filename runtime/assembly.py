@@ -15,23 +15,23 @@ import torch
 from ..grammar.vocabulary import Vocabulary as GrammarVocabulary
 from ..kernels.cpu.library import processors
 from ..kernels.registry import load_ops
+from ..radix_cache.ghosts import Ghosts
 from ..radix_cache.policy import EvictionPolicy, Lfu, Lru
 from ..radix_cache.pool import PagePool
 from ..radix_cache.tree import RadixCache
-from ..speculative.arbiter import Arbiter, Costs
 from ..types import PAGE, ModelInfo
 from .disk_setup import use_disk
-from .drafting import Drafter
+from .draft_setup import load_draft, make_drafter
 from .engine import Bounds, Engine
 from .env import cache_dir
+from .kv_events import KvEvents
+from .limits import Limits, Vocabulary
 from .models.base import ModelShape
 from .models.registry import load_model
 from .models.source import resolve as resolve_model
-from .pass_costs import measure
 from .precision import resolve_precision
 from .progress import loading_bar
 from .runner import TorchRunner
-from .scheduler import Limits, Vocabulary
 from .settings import EngineConfig, resolve
 from .tokenizer import Tokenizer
 
@@ -59,21 +59,25 @@ def assemble(
             reading = beside.submit(Tokenizer.from_folder, folder.path)
             model = load_model(folder, precision.compute, ops, progress, stored)
             tokenizer = reading.result()
+        draft = load_draft(config, precision, model, tokenizer, progress)
     shape = model.shape
-    config = resolve(config, model_context=shape.context_length, kv_bytes_per_token=_kv_bytes(shape, precision.kv))
+    kv_bytes = sum(_kv_bytes(one.shape, precision.kv) for one in (model, draft.model) if one is not None)
+    config = resolve(config, model_context=shape.context_length, kv_bytes_per_token=kv_bytes)
     torch.set_num_threads(1 if native else config.threads)  # native kernels have threads of their own
     pages = config.cache_tokens // PAGE
     policy: EvictionPolicy = Lru() if config.eviction == "lru" else Lfu()
     runner = TorchRunner(model, pages, precision.kv)
     engine = Engine(
         runner,
-        RadixCache(PagePool(pages), policy),
+        RadixCache(PagePool(pages), policy, ghosts=Ghosts()),
         Limits(config.step_tokens, config.max_running, config.ageing_s),
         Bounds(shape.vocab_size, config.context_length, config.max_waiting),
         Vocabulary(tokenizer.token_bytes, tokenizer.special_ids, shape.end_ids),
         reuse=config.prefix_cache,
-        drafter=_drafter(runner, tokenizer) if config.speculation else None,
     )
+    if config.speculation:
+        engine.scheduler.drafter = make_drafter(runner, tokenizer, engine.scheduler.cache.pool, shape.end_ids, draft)
+    _tell_routers(engine, config)
     use_disk(engine, runner, folder, str(precision.kv), config.disk_mb, cache_dir())
     info = ModelInfo(
         name=folder.name,
@@ -97,11 +101,9 @@ def assemble(
     return engine, info, config, make_compiler
 
 
-def _drafter(runner: TorchRunner, tokenizer: Tokenizer) -> Drafter:
-    def encode(text: str) -> list[int]:
-        return tokenizer.encode(text, specials=False)
-
-    return Drafter(runner.model.shape.vocab_size, Arbiter(Costs(measure(runner))), encode)
+def _tell_routers(engine: Engine, config: EngineConfig) -> None:
+    if config.kv_events:
+        engine.listeners.add(KvEvents(config.kv_events))
 
 
 def _kv_bytes(shape: ModelShape, dtype: torch.dtype) -> int:

@@ -11,9 +11,9 @@ import logging
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import zmq
 import zmq.asyncio
@@ -21,8 +21,10 @@ import zmq.asyncio
 from ..errors import BosquetError, EngineDied, ModelLoadError, Unavailable, rejection
 from ..types import EngineState, ModelInfo, Output, Relaxed, Request, Stats
 from . import wire
+from .cache_view import Reuse, Tree
 from .engine_spawn import EngineProcess
 from .settings import EngineConfig
+from .trace import Trace
 
 T = TypeVar("T")
 
@@ -89,7 +91,8 @@ class EngineClient:
         self._incarnation = 0
         self._accepting: dict[str, asyncio.Future[None]] = {}
         self._streams: dict[str, OutputStream] = {}
-        self._stats: dict[int, asyncio.Future[Stats]] = {}
+        self._asking: dict[int, asyncio.Future[Any]] = {}
+        self.on_trace: Callable[[Trace], None] | None = None
         self._asked = 0
         self._keeper: asyncio.Task[None] | None = None
         self._first: EngineProcess | None = None
@@ -170,17 +173,29 @@ class EngineClient:
             await self._send(wire.EndRun(tenant, run))
 
     async def stats(self) -> Stats:
+        return await self._ask(wire.AskStats, Stats)
+
+    async def tree(self, tenant: str | None = None) -> Tree:
+        return await self._ask(lambda token: wire.AskTree(token, tenant), Tree)
+
+    async def reuse(self) -> Reuse:
+        return await self._ask(wire.AskReuse, Reuse)
+
+    async def _ask(self, question: Callable[[int], wire.ToEngine], answer: type[T]) -> T:
+        """Ask the engine something that it answers between two steps."""
         if self._state != "ready":
             raise Unavailable(f"the engine is {self._state}")
         self._asked += 1
         token = self._asked
-        reply: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
-        self._stats[token] = reply
+        reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._asking[token] = reply
         try:
-            await self._send(wire.AskStats(token))
-            return await reply
+            await self._send(question(token))
+            found = await reply
+            assert isinstance(found, answer)
+            return found
         finally:
-            self._stats.pop(token, None)
+            self._asking.pop(token, None)
 
     async def close(self) -> None:
         """End the engine and everything under way."""
@@ -247,8 +262,11 @@ class EngineClient:
 
     def _handle(self, message: wire.FromEngine) -> None:
         match message:
-            case wire.Outputs(incarnation, outputs):
+            case wire.Outputs(incarnation, outputs, traces):
                 if incarnation == self._incarnation:
+                    if self.on_trace is not None:
+                        for trace in traces:
+                            self.on_trace(trace)
                     self._dispatch(outputs)
             case wire.Accepted(request_id, relaxed):
                 if request_id in self._streams:
@@ -256,8 +274,8 @@ class EngineClient:
                 _settle(self._accepting.get(request_id), None)
             case wire.Rejected(request_id, code, text, field):
                 _fail(self._accepting.get(request_id), rejection(code, text, field))
-            case wire.StatsReply(token, stats):
-                _settle(self._stats.get(token), stats)
+            case wire.StatsReply(token, found) | wire.TreeReply(token, found) | wire.ReuseReply(token, found):
+                _settle(self._asking.get(token), found)
             case wire.Found(folder):
                 self._model_folder = folder
                 self._found.set()
@@ -286,7 +304,7 @@ class EngineClient:
             stream.fail(error)
         for accepted in self._accepting.values():
             _fail(accepted, error)
-        for reply in self._stats.values():
+        for reply in self._asking.values():
             _fail(reply, error)
         self._streams.clear()
 

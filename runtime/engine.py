@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,17 +19,26 @@ from ..errors import InvalidParameter, Overloaded, PromptTooLong
 from ..grammar.base import Compiled
 from ..radix_cache.tree import RadixCache
 from ..types import FinishReason, Output, Request, Stats
+from .cache_events import EvictionCounts, Listeners
+from .cache_look import view_reuse, view_tree
+from .cache_view import Reuse, Tree
 from .disk_store import PageStore, Worker
 from .disk_tier import DiskTier, PageStorage
 from .drafting import Drafter
+from .limits import Limits, Vocabulary
 from .plan import Handle, Runner
-from .scheduler import Limits, Scheduler, Vocabulary
+from .scheduler import Scheduler
 from .sequence import Sequence
 from .step import Step
+from .trace import Trace
+from .tracing import trace
 from .validation import check_sampling
 
 SAVES_S = 3.0
 """What saving the cache to disk may take when an engine ends; it is ended by force after five."""
+
+UNTAKEN = 4096
+"""Records of requests that are kept where nobody takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +67,10 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert lag in (0, 1)
-        self._runner = runner
+        self.runner = runner
         self._cache = cache
+        self._evictions = EvictionCounts(clock)
+        cache.listener = self.listeners = Listeners(self._evictions)
         self._bounds = bounds
         self._lag = lag
         self._reuse = reuse
@@ -73,13 +85,15 @@ class Engine:
         self._masks = list(np.zeros((limits.rows, -(-bounds.vocab_size // 32)), np.int32))
         self._stats = Stats()
         self._waits = False
+        self._traces: deque[Trace] = deque(maxlen=UNTAKEN)
 
     def use_disk(self, storage: PageStorage, store: PageStore, reader: Worker) -> None:
         """Keep evicted prefixes of `storage`, where the runner's keys and values are, in `store`."""
         assert not self._lag, "pages are read while no pass is under way"
         scheduler = self.scheduler
         tier = DiskTier(self._cache, storage, store, reader, scheduler.runs, self._clock, scheduler.evict)
-        self._cache.listener = scheduler.tier = tier
+        scheduler.tier = tier
+        self.listeners.add(tier)
 
     def close(self) -> None:
         """Save what is worth it. No step may follow."""
@@ -144,9 +158,12 @@ class Engine:
         return request_id in self._live
 
     def _stop(self, request_id: str, reason: FinishReason) -> list[Sequence]:
-        stopped = [s for s in self._live.pop(request_id, []) if s.finish is None]
+        sequences = self._live.pop(request_id, [])
+        stopped = [s for s in sequences if s.finish is None]
         for sequence in stopped:
             self.scheduler.stop(sequence, reason)
+        if sequences:
+            self._traces.append(trace(sequences, self._clock(), self.scheduler.runs.pace))
         return stopped
 
     def _expire(self) -> list[Output]:
@@ -180,7 +197,7 @@ class Engine:
         outputs = self._expire() if self._deadlines else []
         step = self.scheduler.next()
         planned = time.perf_counter()
-        handle = self._runner.submit(step.plan) if step is not None else None
+        handle = self.runner.submit(step.plan) if step is not None else None
         submitted = time.perf_counter()
         if self._lag and self._uncommitted is not None:
             outputs += self._commit(*self._uncommitted)
@@ -223,13 +240,20 @@ class Engine:
             self._stats.finished += 1
             self._stats.cached_tokens += sequences[0].cached_tokens or 0
             del self._live[output.request]
+            self._traces.append(trace(sequences, self._clock(), self.scheduler.runs.pace))
+
+    def take_traces(self) -> list[Trace]:
+        """The records of requests that have ended since they were last taken."""
+        taken = list(self._traces)
+        self._traces.clear()
+        return taken
 
     # ---- looking in ------------------------------------------------------------------------------------------------
 
     def stats(self) -> Stats:
         stats = self._stats
         pool = self._cache.pool
-        stats.stage_seconds = self._runner.profile()
+        stats.stage_seconds = self.runner.profile()
         if (drafter := self.scheduler.drafter) is not None:
             stats.drafted_tokens = {source: tally.drafted for source, tally in drafter.arbiter.tallies.items()}
             stats.accepted_tokens = {source: tally.accepted for source, tally in drafter.arbiter.tallies.items()}
@@ -240,10 +264,20 @@ class Engine:
         stats.pages_total = pool.total
         stats.pages_free = pool.free
         stats.pages_cached = self._cache.cached
+        stats.pages_pinned = self._cache.cached - self._cache.evictable
+        self._evictions.count(stats)
         stats.pages_running = pool.total - pool.free - self._cache.cached
         if self.scheduler.tier is not None:
             self.scheduler.tier.count(stats)
         return stats
+
+    def tree(self, tenant: str | None = None) -> Tree:
+        """The prefix tree as it is now; with `tenant`, what is this one's."""
+        return view_tree(self._cache, self.scheduler.runs, self._clock(), tenant)
+
+    def reuse(self) -> Reuse:
+        """What the hit rate would be with other sizes of the cache."""
+        return view_reuse(self.scheduler.why_miss.reuse, self._cache.pool.total)
 
     def check_integrity(self) -> None:
         """Raise `CacheCorrupt` unless each page belongs to one of pool, tree and running sequences, and to one only."""

@@ -6,10 +6,12 @@ that needs no model.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from ..types import EngineState, ModelInfo, Output, Relaxed, Request, Stats
+from .cache_view import Reuse, Tree
+from .trace import Trace
 
 
 class Stream(Protocol):
@@ -32,6 +34,9 @@ class Stream(Protocol):
 class EngineApi(Protocol):
     """One engine, from outside."""
 
+    on_trace: Callable[[Trace], None] | None
+    """Called with the record of each request that has ended, cancelled ones included, before its last outputs."""
+
     @property
     def state(self) -> EngineState: ...
 
@@ -49,3 +54,9 @@ class EngineApi(Protocol):
         """No request of this run will come any more: what is kept for it may go. Unknown runs are ignored."""
 
     async def stats(self) -> Stats: ...
+
+    async def tree(self, tenant: str | None = None) -> Tree:
+        """The prefix tree; with `tenant`, what is this one's."""
+
+    async def reuse(self) -> Reuse:
+        """What the hit rate would be with other sizes of the cache."""

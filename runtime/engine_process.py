@@ -22,11 +22,12 @@ import zmq
 
 from ..errors import BosquetError, ConfigError, GrammarInvalid, ModelLoadError, Overloaded, RequestRejected
 from ..grammar.base import Compiled
-from ..types import ModelInfo, Request
+from ..types import ModelInfo, Output, Request
 from . import wire
 from .compile_threads import CompileThreads, Job
 from .heap import give_back, limit_heaps
 from .settings import EngineConfig
+from .trace import Trace
 
 if TYPE_CHECKING:
     from ..grammar.compiler import GrammarCompiler
@@ -101,7 +102,7 @@ class Service:
             checked = False
             outputs = engine.step()
             if outputs:
-                self._send_outputs(outputs)
+                self._send_outputs(outputs, engine.take_traces())
 
     def in_thread(self, make: Callable[[], Any]) -> Future[Any]:
         return self._threads.submit(make, make).future
@@ -140,6 +141,7 @@ class Service:
             case wire.Cancel(request_id):
                 if self._compiling.pop(request_id, None) is None:
                     self._engine.cancel(request_id)
+                self._send_outputs([], self._engine.take_traces())
                 self._clients.pop(request_id, None)
             case wire.EndRun(tenant, run):
                 self._engine.end_run(tenant, run)
@@ -147,6 +149,10 @@ class Service:
                 stats = self._engine.stats()
                 stats.incarnation = self._incarnation
                 self._send(client, wire.StatsReply(token, stats))
+            case wire.AskTree(token, tenant):
+                self._send(client, wire.TreeReply(token, self._engine.tree(tenant)))
+            case wire.AskReuse(token):
+                self._send(client, wire.ReuseReply(token, self._engine.reuse()))
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -211,14 +217,20 @@ class Service:
 
     # ---- answers ---------------------------------------------------------------------------------------------------
 
-    def _send_outputs(self, outputs: list[Any]) -> None:
-        by_client: dict[bytes, list[Any]] = {}
+    def _send_outputs(self, outputs: list[Output], traces: list[Trace]) -> None:
+        by_client: dict[bytes, wire.Outputs] = {}
         for output in outputs:
             client = self._clients.get(output.request)
             if client is not None:
-                by_client.setdefault(client, []).append(output)
-        for client, theirs in by_client.items():
-            self._send(client, wire.Outputs(self._incarnation, theirs))
+                if client not in by_client:
+                    by_client[client] = wire.Outputs(self._incarnation, [])
+                by_client[client].outputs.append(output)
+        for trace in traces:
+            client = self._clients.get(trace.request)
+            if client is not None:
+                by_client.setdefault(client, wire.Outputs(self._incarnation, [])).traces.append(trace)
+        for client, news in by_client.items():
+            self._send(client, news)
         for output in outputs:
             if output.finish is not None and not self._engine.has(output.request):
                 self._clients.pop(output.request, None)

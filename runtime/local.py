@@ -16,7 +16,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..errors import BosquetError, EngineDied, rejection
-from ..types import Call, Chunk, Message, ModelInfo, Origin, Output, Request, SamplingParams, Segment, ToolSpec
+from ..types import (
+    DRAFT_SOURCES,
+    Call,
+    Chunk,
+    Message,
+    ModelInfo,
+    Origin,
+    Output,
+    Request,
+    SamplingParams,
+    Segment,
+    ToolSpec,
+)
 from .client import EngineClient
 from .settings import EngineConfig
 from .templates import ChatTemplate
@@ -29,7 +41,7 @@ CAPABILITIES = frozenset(
         *("tokens", "text", "continue", "select", "logprobs", "top_logprobs"),
         *("json_schema", "json_object", "regex", "choice", "ebnf", "lark", "structural_tag", "tools", "reasoning"),
         *("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "seed"),
-        *("min_tokens", "stop_token_ids", "ignore_eos"),
+        *("min_tokens", "stop_token_ids", "ignore_eos", "speculation"),
     )
 )
 
@@ -113,6 +125,7 @@ class LocalEngine:
             grammar=call.grammar,
             origin=call.origin,
             ahead=call.ahead,
+            speculation=DRAFT_SOURCES if call.speculation is None else call.speculation,
         )
         text = TextStream(tokenizer, call.sampling.stop)
         calls: CallReader | None = None

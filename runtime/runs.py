@@ -219,6 +219,10 @@ class Runs:
             rate += self.records.chance(run.program) / max(usual, now - run.idle_since, SOONEST_S)
         return 1 / rate if rate else math.inf
 
+    def holders(self, node: Node) -> Iterable[Run]:
+        """The runs that lease what ends with this node."""
+        return self._holders.get(node, ())
+
     def leased_pages(self) -> int:
         """What leases keep and no pin does, those that several keep counted once."""
         return _unpinned(self._holders)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 
 from ..grammar.base import MaskRow
 from ..radix_cache.tree import Node, RadixCache
@@ -21,36 +20,14 @@ from ..speculative.draft import NOTHING, Draft
 from ..types import PAGE, FinishReason, Output, TokenLogprob
 from .disk_tier import DiskTier
 from .drafting import Drafter
+from .limits import Limits, Vocabulary
+from .miss import WhyMiss
 from .page_table import PageTable
 from .plan import Sampled, SampleRow, ScoreRow
 from .runs import Runs
 from .sequence import Sequence
 from .step import Entry, Step, StepBuilder
 from .waiting import WaitingQueue
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """`tokens` and `rows` of one pass; `ageing_s` a waiting sequence gains one step of priority."""
-
-    tokens: int
-    rows: int
-    ageing_s: float
-
-
-class Vocabulary:
-    """What the scheduler needs to know of tokens: their bytes (none for special ones), and which end a generation."""
-
-    def __init__(self, token_bytes: Items[bytes], special_ids: frozenset[int], end_ids: tuple[int, ...]) -> None:
-        self._pieces = [b"" if i in special_ids else piece for i, piece in enumerate(token_bytes)]
-        self.end_ids = end_ids
-        self._end_set = frozenset(end_ids)
-
-    def piece(self, token: int) -> bytes:
-        return self._pieces[token] if token < len(self._pieces) else b""
-
-    def is_end(self, token: int) -> bool:
-        return token in self._end_set
 
 
 class Scheduler:
@@ -62,6 +39,7 @@ class Scheduler:
         self._clock = clock
         self.vocabulary = vocabulary
         self.runs = Runs(cache, clock)
+        self.why_miss = WhyMiss(cache, clock)
         self.waiting = WaitingQueue(cache, limits.ageing_s, clock, self.runs.order)
         self.tier: DiskTier | None = None  # what was evicted, on disk
         self.drafter: Drafter | None = None
@@ -78,6 +56,7 @@ class Scheduler:
     def stop(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence wherever it is. Its pages are free at once; a row under way is thrown away at its commit."""
         sequence.finish = reason
+        sequence.notes.ended = self._clock()
         if self.tier is not None:
             self.tier.forget(sequence)
         node = None
@@ -96,6 +75,8 @@ class Scheduler:
         node = sequence.table.release(sequence.key, sequence.computed, keep=sequence.request.reuse)
         sequence.table = None
         self.running.remove(sequence)
+        if node is not None:
+            self.why_miss.kept(sequence, node)
         return node
 
     def preempt(self, sequence: Sequence) -> None:
@@ -105,6 +86,7 @@ class Scheduler:
             self.runs.stand_on(sequence.run, node)
         sequence.planned = sequence.computed = 0
         self.preemptions += 1
+        sequence.notes.preemptions += 1
         self.waiting.add(sequence)
 
     # ---- planning --------------------------------------------------------------------------------------------------
@@ -116,33 +98,58 @@ class Scheduler:
             self.drafter.arbiter.begin(len(self.running))
         decodes = [s for s in self.running if s.length - s.planned <= 1]
         prefills = [s for s in self.running if s.length - s.planned > 1]
-        self._plan(decodes, builder)  # first: a long prompt must not hold up those who stream
+        self._decode(decodes, builder)  # first: a long prompt must not hold up those who stream
         if len(self.waiting) and not builder.preempted:
             kept = builder.left // 2 if prefills else 0  # nor short ones that come after it
             builder.left -= kept
             self._admit(builder, whole=bool(prefills))
             builder.left += kept
-        self._plan(prefills, builder)
+        for sequence in prefills:
+            if tokens := self._grant(sequence, builder):
+                builder.add(sequence, tokens)
         return builder.step(self._clock()) if builder.entries else None
 
-    def _plan(self, running: list[Sequence], builder: StepBuilder) -> None:
-        for sequence in running:
-            if sequence.table is not None:  # not preempted meanwhile
-                tokens = sequence.next_tokens(builder.left)
-                if tokens and self._make_room(sequence, len(tokens), builder):
-                    drafts = self.drafter is not None and len(tokens) == 1 and not sequence.pending
-                    builder.add(sequence, tokens, self._draft(sequence, builder) if drafts else NOTHING)
+    def _grant(self, sequence: Sequence, builder: StepBuilder) -> Items[int]:
+        """What a running sequence may compute in this pass, with pages for it; nothing if it was preempted, or has to
+        sit this one out."""
+        if sequence.table is None:
+            return ()
+        tokens = sequence.next_tokens(builder.left)
+        return tokens if tokens and self._make_room(sequence, len(tokens), builder) else ()
 
-    def _draft(self, sequence: Sequence, builder: StepBuilder) -> Draft:
-        """Tokens to verify beside the next draw, as far as a page more and what decode rows leave of the pass go."""
-        table = sequence.table
-        assert table is not None
-        assert self.drafter is not None
-        end = sequence.planned + 1
-        room = len(table.pages) * PAGE - end + (PAGE if self.cache.pool.free or self.evict(1) else 0)
-        draft = self.drafter.draft(sequence, min(room, builder.left - len(self.running)))
-        table.grow(end + len(draft.tokens))
-        return draft
+    def _decode(self, running: list[Sequence], builder: StepBuilder) -> None:
+        """First everyone's next token, then drafts in what is left of pass and pages."""
+        granted: list[tuple[Sequence, Items[int]]] = []
+        for sequence in running:
+            if tokens := self._grant(sequence, builder):
+                builder.reserve(sequence, len(tokens))
+                granted.append((sequence, tokens))
+        drafts = self._draft([s for s, tokens in granted if len(tokens) == 1 and not s.pending], builder)
+        for sequence, tokens in granted:
+            builder.add(sequence, tokens, drafts.get(sequence.order, NOTHING))
+
+    def _draft(self, sequences: list[Sequence], builder: StepBuilder) -> dict[int, Draft]:
+        """Tokens to verify beside the next draws, by the sequences' `order`; each goes as far as its last page, or one
+        more that is free."""
+        if self.drafter is None or not sequences:
+            return {}
+        fresh = max(0, self.cache.pool.free)
+        share = max(0, builder.left // len(sequences))
+        asked: list[tuple[Sequence, int]] = []
+        for sequence in sequences:
+            table = sequence.table
+            assert table is not None
+            room = len(table.pages) * PAGE - len(sequence.ids)
+            if room < share and (fresh or self.evict(1)):
+                fresh = max(0, fresh - 1)
+                room += PAGE
+            asked.append((sequence, min(room, share)))
+        found = {}
+        for (sequence, _), draft in zip(asked, self.drafter.draft(asked), strict=True):
+            assert sequence.table is not None
+            sequence.table.grow(len(sequence.ids) + len(draft.tokens))
+            found[sequence.order] = draft
+        return found
 
     def _make_room(self, sequence: Sequence, tokens: int, builder: StepBuilder) -> bool:
         """Pages for `tokens` more; evicts, then preempts. False: the sequence has to sit this pass out, since only
@@ -157,7 +164,7 @@ class Scheduler:
             if self.evict(short):
                 continue
             victim = next(s for s in reversed(self.running) if s is sequence or s not in builder)
-            if victim is sequence and builder.entries:
+            if victim is sequence and builder:
                 return False
             self.preempt(victim)
             builder.preempted = True
@@ -189,7 +196,10 @@ class Scheduler:
         """Admit it, or pass it over because a running one computes its prefix now, or the disk tier reads it. False: no
         room; nobody after it goes first."""
         limit = sequence.match_limit if sequence.request.reuse else 0
+        began = self._clock()
         match = self.cache.match(sequence.namespace, sequence.key, limit)
+        sequence.notes.match_seconds += self._clock() - began
+        in_memory = match.length
         if whole and len(sequence.ids) - match.length > builder.left:
             return True
         if sequence.request.reuse and self._is_being_computed(sequence, match.length):
@@ -221,6 +231,8 @@ class Scheduler:
         sequence.planned = sequence.computed = match.length
         if sequence.cached_tokens is None:
             sequence.cached_tokens = match.length
+            sequence.notes.admitted = self._clock()
+            self.why_miss.admitted(sequence, match, max(0, match.length - in_memory), self.running)
         self.waiting.remove(sequence)
         if self.tier is not None:
             self.tier.forget(sequence)
@@ -278,21 +290,30 @@ class Scheduler:
                         mask = draft.masks[i]
                     elif sequence.matcher is not None and sequence.finish is None:
                         mask = next(buffers)
+                        began = self._clock()
                         sequence.matcher.fill_mask(mask)
+                        sequence.notes.mask_seconds += self._clock() - began
+                    guess = draft.guess(i)
                     drafted = draft.tokens[:i]
-                    draws.append(sequence.sample_row(row + i, entry.end + i, self.vocabulary.end_ids, mask, drafted))
+                    draws.append(
+                        sequence.sample_row(row + i, entry.end + i, self.vocabulary.end_ids, mask, drafted, guess)
+                    )
         return draws, scores
 
     def commit(self, step: Step, sampled: list[Sampled], scored: list[list[TokenLogprob]]) -> list[Output]:
         """Take in the results of a pass; returns what there is to tell."""
-        seconds = self._clock() - step.began
-        self.runs.computed(step.plan.tokens, seconds)
+        now = self._clock()
+        seconds = now - step.began
+        computed = step.plan.tokens
+        self.runs.computed(computed, seconds)
         if self.drafter is not None and all(entry.draw >= 0 for entry in step.entries):
             self.drafter.arbiter.passed(step.plan.tokens, seconds)
         outputs: list[Output] = []
         next_scored = iter(scored)
-        for entry in step.entries:
+        for entry, row in zip(step.entries, step.plan.rows, strict=True):
             sequence = entry.sequence
+            known = entry.end - row.start
+            sequence.notes.passed(known, step.began, seconds, known / computed)
             if entry.pinned is not None:
                 self.cache.unpin(entry.pinned)
             if sequence.table is entry.table:
@@ -309,6 +330,7 @@ class Scheduler:
                 sequence.pending -= 1
                 if sequence.finish is None:
                     outputs.append(self._verify(entry, sampled))
+                    sequence.notes.drew(now)
             elif entry.end == sequence.limit == sequence.prompt_length and sequence.finish is None:
                 self.stop(sequence, "length")
                 outputs.append(_output(sequence, []))
@@ -319,6 +341,7 @@ class Scheduler:
         token only decides how many are taken: each is drawn from the logits and the random number of its own place."""
         sequence, draft = entry.sequence, entry.draft
         output = self._accept(sequence, sampled[entry.draw])
+        newest = entry.logits + len(entry.scores)
         for i, guess in enumerate(draft.tokens):
             if not output.tokens:
                 break
@@ -328,12 +351,15 @@ class Scheduler:
             if not right or sequence.finish is not None:
                 break
             sequence.computed = sequence.planned = entry.end + i + 1
+            newest += 1
             more = self._accept(sequence, sampled[entry.draw + i + 1])
             more.tokens = output.tokens + more.tokens
             if output.logprobs is not None:
                 more.logprobs = output.logprobs + (more.logprobs or [])
             more.prompt_logprobs = output.prompt_logprobs
             output = more
+        if self.drafter is not None and sequence.finish is None:
+            self.drafter.drew(sequence, newest)
         return output
 
     def _accept(self, sequence: Sequence, drawn: Sampled) -> Output:

@@ -13,10 +13,13 @@ import numpy.typing as npt
 
 from ..grammar.base import MaskRow, Matcher
 from ..radix_cache.tree import Key, Namespace
+from ..speculative.draft import Guess
 from ..speculative.suffix import SuffixIndex
 from ..types import FinishReason, Request, StopMatch, TokenLogprob
+from .notes import Notes
 from .page_table import PageTable
 from .plan import SampleRow
+from .reading import Reading
 from .run import Run
 from .stop_strings import StopMatcher
 
@@ -54,6 +57,8 @@ class Sequence:
         self.index: SuffixIndex | None = None  # of its own text, once it drafts from it
         self.indexed = 0  # how much of it
         self.backed = 0  # tokens that its newest draft from a suffix matched
+        self.reading: Reading | None = None  # what a draft model has read of it
+        self.notes = Notes()
         self.arrival = 0.0
         self.order = 0  # tie-breaker: order of arrival
         penalised = bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0)
@@ -106,7 +111,13 @@ class Sequence:
             self.counts[token] = self.counts.get(token, 0) + 1
 
     def sample_row(
-        self, row: int, position: int, end_ids: Ids[int], mask: MaskRow | None, drafted: Ids[int] = ()
+        self,
+        row: int,
+        position: int,
+        end_ids: Ids[int],
+        mask: MaskRow | None,
+        drafted: Ids[int] = (),
+        guess: Guess | None = None,
     ) -> SampleRow:
         """The draw of the token at `position` from logits number `row`, as if `drafted` had been generated."""
         counts = self.counts
@@ -119,7 +130,7 @@ class Sequence:
         if position - self.prompt_length < sampling.min_tokens:
             banned = (*end_ids, *sampling.stop_token_ids)
         return SampleRow(
-            row, sampling, self.seed, self.choice, position, counts, self.prompt_set, banned, mask
+            row, sampling, self.seed, self.choice, position, counts, self.prompt_set, banned, mask, guess
         )  # fmt: skip
 
     def judge(self, token: int, piece: bytes, is_end: bool) -> tuple[FinishReason | None, StopMatch | None]:

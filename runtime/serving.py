@@ -20,7 +20,7 @@ from .client import EngineClient
 from .server.app import create_app
 from .server.config import ServerConfig
 from .server.serve import run_server
-from .server.services import Text, TextServices
+from .server.services import Services, Text, TextServices
 from .templates import ChatTemplate
 from .text_stream import TextStream
 from .tokenizer import Tokenizer
@@ -38,7 +38,7 @@ def serve(
 
     async def load() -> None:
         try:
-            files = await asyncio.to_thread(_read_text, await client.folder(), server_config)
+            files = await asyncio.to_thread(read_text, await client.folder(), server_config)
             text.install(_text(await client.ready(), *files, server_config))
             on_ready(client.info)
         except (ModelLoadError, ConfigError) as error:
@@ -54,15 +54,27 @@ def serve(
         finally:
             loading.cancel()
             await client.close()
+            services: Services = app.state.services
+            services.close()
 
     run_server(create_app(client, text, server_config, lifespan), server_config, on_listening)
     if failures:
         raise failures[0]
 
 
-def _read_text(folder: Path, config: ServerConfig) -> tuple[Tokenizer, ChatTemplate]:
+def read_text(folder: Path, config: ServerConfig) -> tuple[Tokenizer, ChatTemplate]:
+    """What a model's folder says of texts. Raises `ModelLoadError` and `ConfigError`."""
     own = Path(config.chat_template) if config.chat_template else None
     return Tokenizer.from_folder(folder), ChatTemplate.from_folder(folder, own)
+
+
+def text_for_comparing(tokenizer: Tokenizer, template: ChatTemplate) -> Text:
+    """Where there is no engine: for prompts that are only looked at."""
+    info = ModelInfo(
+        name="", folder="", vocab_size=tokenizer.size, context_length=1 << 30, dtype="", device="", kernels="", pages=0,
+        max_waiting=0,
+    )  # fmt: skip
+    return _text(info, tokenizer, template, ServerConfig())
 
 
 def _text(info: ModelInfo, tokenizer: Tokenizer, template: ChatTemplate, config: ServerConfig) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,6 +14,12 @@ from .config import Allowed, between, check_knobs, knob, plain_text, seconds
 LEAST_TOKENS = 2 * PAGE
 """What can serve at all: a page for the prompt, and a page for the answer."""
 
+_ADDRESSES = Allowed(
+    lambda text: (
+        isinstance(text, str) and re.fullmatch(r"((tcp|ipc)://[^\s,]+(,(tcp|ipc)://[^\s,]+)?)?", text) is not None
+    ),
+    "an address such as tcp://127.0.0.1:5557, or two of them",
+)
 _CPUS = Allowed(
     lambda text: isinstance(text, str) and processors(text) is not None,
     "processors that this process may run on, each once, such as 0-3,8",
@@ -61,11 +68,21 @@ class EngineConfig:
     step_tokens: int = knob(512, "Tokens computed in one pass: the chunk of a prefill.", allowed=between(1, 2**16))
     prefix_cache: bool = knob(True, "Reuse computed prefixes.")
     speculation: bool = knob(True, "Draft tokens where that saves time; answers are the same.")
+    draft_model: str = knob(
+        "",
+        "Smaller model with the same vocabulary that drafts tokens: a folder, a .gguf file or a Hugging Face id.",
+        allowed=plain_text(empty=True),
+    )
     eviction: Literal["lru", "lfu"] = knob("lru", "Which prefix goes first when room is needed.")
     disk_mb: int = knob(
         0,
         "Megabytes on disk for prefixes that the cache has no room for; 0: none, since this keeps what users said.",
         allowed=between(0, 2**24),
+    )
+    kv_events: str = knob(
+        "",
+        "Address to tell routers what is cached, such as tcp://127.0.0.1:5557; after a comma, one for old events.",
+        allowed=_ADDRESSES,
     )
     ageing_s: float = knob(10.0, "Seconds of waiting that raise a request's priority by one.", allowed=seconds(86_400))
     grammar_timeout_s: float = knob(

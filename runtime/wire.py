@@ -6,6 +6,8 @@ import msgspec
 from msgspec import Struct
 
 from ..types import ModelInfo, Output, Relaxed, Request, Stats
+from .cache_view import Reuse, Tree
+from .trace import Trace
 
 
 class Join(Struct, tag=True):
@@ -28,6 +30,17 @@ class EndRun(Struct, tag=True):
 
 
 class AskStats(Struct, tag=True):
+    token: int
+
+
+class AskTree(Struct, tag=True):
+    """`tenant`: whose nodes are asked for; null: everybody's."""
+
+    token: int
+    tenant: str | None = None
+
+
+class AskReuse(Struct, tag=True):
     token: int
 
 
@@ -61,15 +74,26 @@ class Rejected(Struct, tag=True):
 
 
 class Outputs(Struct, tag=True):
-    """What one step produced for one client."""
+    """What one step produced for one client, and the records of its requests that have ended."""
 
     incarnation: int
     outputs: list[Output]
+    traces: list[Trace] = []
 
 
 class StatsReply(Struct, tag=True):
     token: int
     stats: Stats
+
+
+class TreeReply(Struct, tag=True):
+    token: int
+    tree: Tree
+
+
+class ReuseReply(Struct, tag=True):
+    token: int
+    reuse: Reuse
 
 
 class Failed(Struct, tag=True):
@@ -78,8 +102,8 @@ class Failed(Struct, tag=True):
     message: str
 
 
-ToEngine = Join | Submit | Cancel | EndRun | AskStats
-FromEngine = Found | Hello | Accepted | Rejected | Outputs | StatsReply | Failed
+ToEngine = Join | Submit | Cancel | EndRun | AskStats | AskTree | AskReuse
+FromEngine = Found | Hello | Accepted | Rejected | Outputs | StatsReply | TreeReply | ReuseReply | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

@@ -51,11 +51,14 @@ MODEL = "tests/unit/test_invariants.py"
 HITS = (MODEL, "-k", "cache_hit or next_turn")  # no reference answers needed: quick
 ROWS = (MODEL, "-k", "batched-0 or chunks-0")
 DRAFTS = ("tests/null/test_engine_drafts.py",)
+GUESSES = ("tests/unit/test_sampler_guesses.py",)
+GUESSED = (MODEL, "-k", "reference and draft and model and preempted")
 DRAFTED = (MODEL, "-k", "drafts-0 or drafts-1 or drafts-2")
 MASKS = ("tests/unit/test_ops_pointwise.py", "-k", "apply_mask")
 MATCHER = ("tests/unit/test_grammar_matcher.py", "-k", "mask_bits or not_utf8")
 SPLITS = ("tests/null/test_text_stream_splits.py",)
 EQUALITY = ("tests/null/test_server_equality.py",)
+WHY = ("tests/null/test_why_causes.py", "-k", "tenant")
 TENANTS = ("tests/null/test_mutants_catalogue.py", "-k", "tenant")
 
 MUTANTS = (
@@ -113,36 +116,36 @@ MUTANTS = (
     ),
     # ---- I3: drafts change nothing ----------------------------------------------------------------------------------
     Mutant(
-        "I3",
-        "a wrong draft token is taken for right",
-        "runtime/scheduler.py",
-        "right = output.tokens[-1] == guess",
-        "right = True",
-        DRAFTS,
+        "I3", "a wrong draft token is taken for right", "runtime/scheduler.py",
+        "right = output.tokens[-1] == guess", "right = True", DRAFTS,
     ),
     Mutant(
-        "I3",
-        "a token after a draft is drawn with the number of another place",
-        "runtime/scheduler.py",
-        "sequence.sample_row(row + i, entry.end + i,",
-        "sequence.sample_row(row + i, entry.end,",
-        DRAFTED,
+        "I3", "a token after a draft is drawn with the number of another place", "runtime/scheduler.py",
+        "sequence.sample_row(row + i, entry.end + i,", "sequence.sample_row(row + i, entry.end,", DRAFTED,
     ),
     Mutant(
-        "I3",
-        "the mask of a draft's end is that of its beginning",
-        "runtime/scheduler.py",
-        "mask = draft.masks[i]",
-        "mask = draft.masks[0]",
-        DRAFTED,
+        "I3", "the mask of a draft's end is that of its beginning", "runtime/scheduler.py",
+        "mask = draft.masks[i]", "mask = draft.masks[0]", DRAFTED,
     ),
     Mutant(
-        "I3",
-        "penalties do not count the draft",
-        "runtime/scheduler.py",
-        "drafted = draft.tokens[:i]",
-        "drafted = draft.tokens[:0]",
-        DRAFTED,
+        "I3", "penalties do not count the draft", "runtime/scheduler.py",
+        "drafted = draft.tokens[:i]", "drafted = draft.tokens[:0]", DRAFTED,
+    ),
+    Mutant(
+        "I3", "a guess stands whatever the target says", "runtime/rejection.py",
+        "    if bool(kept.all()):\n        return guesses\n", "    return guesses\n", GUESSES,
+    ),
+    Mutant(
+        "I3", "what comes for a guess that fell is drawn from the whole target", "runtime/rejection.py",
+        "residual = (target - draft).clamp_(min=0.0)", "residual = target.clone()", GUESSES,
+    ),
+    Mutant(
+        "I3", "a draft model takes a page that was handed out for read", "runtime/draft_model.py",
+        "self._whole[page] = 0", "self._whole[page] |= 0", GUESSED,
+    ),
+    Mutant(
+        "I3", "a draft model takes what it drafted for what came", "runtime/draft_model.py",
+        "while right < len(known) and known[right] == reading.ahead[right]:", "while right < len(known):", GUESSED,
     ),
     # ---- I1 and I6 of pages that were on disk ------------------------------------------------------------------------
     Mutant(
@@ -170,8 +173,9 @@ MUTANTS = (
     Mutant(
         "I4", "the mask is that of the first token for ever", "runtime/scheduler.py",
         "elif sequence.matcher is not None and sequence.finish is None:\n                        mask = next(buffers)\n"
-        "                        sequence.matcher.fill_mask(mask)\n",
+        "                        began = self._clock()\n                        sequence.matcher.fill_mask(mask)\n",
         "elif sequence.matcher is not None and sequence.finish is None:\n                        mask = next(buffers)\n"
+        "                        began = self._clock()\n"
         "                        sequence.generated or sequence.matcher.fill_mask(mask)\n",
         ROWS,
     ),
@@ -223,6 +227,14 @@ MUTANTS = (
         "I6", "a tenant is given the turns of another", "runtime/server/chat.py",
         "_asked(body, origin.tenant, how", '_asked(body, "", how',
         ("tests/null/test_server_transcripts.py", "-k", "no_tenant"),
+    ),
+    Mutant(
+        "I6", "a tenant is told what others have in the cache", "runtime/server/requests.py",
+        'if caller.role != "operator":', "if False:", WHY,
+    ),
+    Mutant(
+        "I6", "running requests of others explain a miss", "runtime/miss.py",
+        "                and other.namespace == sequence.namespace\n", "", WHY,
     ),
     # ---- I7: streaming and not streaming say the same ----------------------------------------------------------------
     Mutant(

@@ -14,8 +14,8 @@ from bosquet.radix_cache.tree import RadixCache
 from bosquet.runtime.disk_segments import Form
 from bosquet.runtime.disk_store import PageStore, Worker
 from bosquet.runtime.engine import Bounds, Engine
+from bosquet.runtime.limits import Limits, Vocabulary
 from bosquet.runtime.plan import Handle, Plan
-from bosquet.runtime.scheduler import Limits, Vocabulary
 from bosquet.types import PAGE, Origin, Output, Request, SamplingParams
 
 PIECES = [bytes([32 + i]) for i in range(VOCABULARY)]

@@ -17,9 +17,22 @@ from itertools import cycle
 from typing import Any
 
 from bosquet.errors import BosquetError, EngineDied, Overloaded, TemplateFailed, Unavailable
+from bosquet.runtime.cache_view import Reuse, Tree
 from bosquet.runtime.server.services import Text, TextServices, Tokenizer
 from bosquet.runtime.text_stream import TextStream
-from bosquet.types import EngineState, ModelInfo, Output, Relaxed, Request, Segment, Stats, StopMatch, TokenLogprob
+from bosquet.runtime.trace import ChoiceTrace, Prefill, Trace
+from bosquet.types import (
+    EngineState,
+    FinishReason,
+    ModelInfo,
+    Output,
+    Relaxed,
+    Request,
+    Segment,
+    Stats,
+    StopMatch,
+    TokenLogprob,
+)
 
 START, END, BEGIN = 256, 257, 258  # <|im_start|>, <|im_end|> and <s>
 SPECIALS = {START: b"<|im_start|>", END: b"<|im_end|>", BEGIN: b"<s>"}
@@ -172,6 +185,7 @@ class FakeEngine:
         self.state: EngineState = "ready"
         self.numbers = Stats()
         self._info = info(**changes)
+        self.on_trace: Callable[[Trace], None] | None = None
         self._died = asyncio.Event()
 
     @property
@@ -210,6 +224,12 @@ class FakeEngine:
         self.numbers.running = len(self.running)
         return self.numbers
 
+    async def tree(self, tenant: str | None = None) -> Tree:
+        return Tree([], 0, 64, 0, 64)
+
+    async def reuse(self) -> Reuse:
+        return Reuse([], 64, 0, 1)
+
     def die(self) -> None:
         """The engine process ends; every stream raises EngineDied."""
         self.state = "restarting"
@@ -240,6 +260,8 @@ class FakeStream:
         self._request = request
         self._cached = cached
         self._cancelled = asyncio.Event()
+        self._generated = [0] * request.sampling.n
+        self._began = time.monotonic()
 
     @property
     def relaxed(self) -> tuple[Relaxed, ...]:
@@ -251,10 +273,32 @@ class FakeStream:
             self._engine.cancelled.append(self._request.id)
             self._engine.numbers.cancelled += 1
             self._cancelled.set()
+            self._tell("abort")
+
+    def _tell(self, finish: FinishReason | None) -> None:
+        """The engine's record: admitted at once, with what is not cached computed in one pass."""
+        if self._engine.on_trace is None or self._engine._died.is_set():
+            return
+        request, seconds = self._request, time.monotonic() - self._began
+        computed = len(request.ids) - self._cached
+        choices = [
+            ChoiceTrace(
+                choice=choice, admitted=0.0, first_token=0.0 if generated else None, ended=seconds, finish=finish,
+                cached=self._cached, computed=computed, generated=generated, prefills=[Prefill(computed, 0.0, 0.0)],
+            )
+            for choice, generated in enumerate(self._generated)
+        ]  # fmt: skip
+        arrival = time.time() - seconds
+        self._engine.on_trace(
+            Trace(
+                request=request.id, origin=request.origin, arrival=arrival, prompt_tokens=len(request.ids),
+                choices=choices,
+            )
+        )  # fmt: skip
 
     async def __aiter__(self) -> AsyncIterator[list[Output]]:
         request, engine = self._request, self._engine
-        began = time.monotonic()
+        began = self._began = time.monotonic()
         flows = [_choice_outputs(engine, request, choice, self._cached) for choice in range(request.sampling.n)]
         live = dict(enumerate(flows))
         while live and not self._cancelled.is_set():
@@ -262,18 +306,21 @@ class FakeStream:
             late = request.timeout_s is not None and time.monotonic() - began > request.timeout_s
             if late and engine.honest_deadline:
                 engine.running.discard(request.id)
+                self._tell("abort")
                 reason = ("deadline_exceeded", "the request's time is over")
                 yield [Output(request.id, choice, [], finish="abort", error=reason) for choice in live]
                 return
             outputs = [next(flow) for flow in live.values()]
             for output in outputs:
                 engine.numbers.generated_tokens += len(output.tokens)
+                self._generated[output.choice] += len(output.tokens)
                 if output.finish is not None:
                     del live[output.choice]
             if not live:
                 engine.running.discard(request.id)
                 engine.finished.append(request.id)
                 engine.numbers.finished += 1
+                self._tell(outputs[-1].finish)
             yield outputs
 
 

@@ -10,8 +10,8 @@ from fakes import END, VOCABULARY, HashRunner
 from bosquet.radix_cache.pool import PagePool
 from bosquet.radix_cache.tree import RadixCache
 from bosquet.runtime.engine import Bounds, Engine
+from bosquet.runtime.limits import Limits, Vocabulary
 from bosquet.runtime.plan import Handle, Plan
-from bosquet.runtime.scheduler import Limits, Vocabulary
 from bosquet.types import PAGE, Ahead, Origin, Request, SamplingParams
 
 PIECES = [bytes([32 + i]) for i in range(VOCABULARY)]

@@ -31,6 +31,7 @@ class Writer(Protocol):
 
 async def respond(generation: Generation, writer: Writer, record: Record, *, stream: bool | None) -> Response:
     """The answer, once the engine has accepted the requests; on any error nothing is left running."""
+    record.stream = bool(stream)
     try:
         await generation.start()
         if stream:

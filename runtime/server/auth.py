@@ -12,7 +12,9 @@ async def identified(request: Request) -> Caller:
     """Raises NotAuthenticated where keys are set and none, or a wrong one, was given."""
     keys: Keyring = request.app.state.keys
     caller = keys.identify(request)
-    record_of(request.scope).tenant = caller.tenant
+    record = record_of(request.scope)
+    record.tenant = caller.tenant
+    record.route = getattr(request.scope.get("route"), "path", "")
     return caller
 
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from ...errors import InvalidParameter
 from ...types import Request as EngineRequest
+from .account import Rendered
 from .answer import respond
 from .auth import identified
 from .body import ahead_of, origin_of, read_body
@@ -62,9 +63,8 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Ch
     thinking = thinking_of(text, segments, continued=how.continue_final_message)
     held = tools.held(text.tool_format, answer, thinking, text.tokenizer.id_of_special)
     sampling = sampling_params(body, wanted, room, text.info)
-    joined = services.conversations.join_chat(
-        origin, body, plain_messages(body.messages), go_on=how.continue_final_message
-    )
+    messages = plain_messages(body.messages)
+    joined = services.conversations.join_chat(origin, body, messages, go_on=how.continue_final_message)
     engine_request = EngineRequest(
         id=f"chatcmpl-{uuid.uuid4().hex}",
         ids=ids,
@@ -85,7 +85,8 @@ async def _answer(services: Services, request: Request, caller: Caller, body: Ch
         return tools.reader(stream, text.tool_format, answer, thinking, sampling)
 
     scribe = Scribe(recall, held.shown, thinking.state if thinking else None)
-    generation = Generation(services, [engine_request], fields, record, reader, check, scribe, joined)
+    told = Rendered(messages, segments, tools.tools if tools.usable else ())
+    generation = Generation(services, [engine_request], fields, record, reader, check, scribe, joined, told)
     writer = ChatWriter(body, text, engine_request, model, tools)
     return await respond(generation, writer, record, stream=body.stream)
 

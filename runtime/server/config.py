@@ -22,6 +22,10 @@ def _is_like(form: re.Pattern[str], value: Any) -> bool:
 
 
 _ORIGINS = Allowed(_are_origins, "'*', or origins such as https://example.org, without a path")
+_COLLECTOR = Allowed(
+    lambda value: value == "" or _is_like(re.compile(r"https?://[^\s/?#]+(/[^\s?#]*)?"), value),
+    "a URL such as http://localhost:4318",
+)
 _HOST = Allowed(lambda value: _is_like(re.compile(r"[^\s/]+"), value), "a name or an address")
 
 
@@ -64,6 +68,18 @@ class ServerConfig:
     )
     transcripts_mb: int = knob(
         64, "Memory for what was generated, so that echoed turns keep their tokens; 0: none.", allowed=between(0, 2**20)
+    )
+    trace_mb: int = knob(
+        64, "Megabytes for records of requests, the oldest of which are dropped; 0: none.", allowed=between(0, 2**20)
+    )
+    trace_file: str = knob(
+        "",
+        "File that keeps the records of requests; empty: they are gone when the server ends.",
+        allowed=plain_text(empty=True),
+    )
+    capture_text: bool = knob(False, "Keep prompts and answers in the records of requests.")
+    otlp: str = knob(
+        "", "Collector to send OpenTelemetry spans to, such as http://localhost:4318; empty: none.", allowed=_COLLECTOR
     )
     check_share: float = knob(
         0.01, "Share of structured outputs that are held against their schemas once more.", allowed=between(0, 1.0)

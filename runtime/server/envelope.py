@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -18,6 +19,8 @@ from .errors import CLIENT_GONE, error_response
 from .metrics import Metrics
 from .record import Record, attach
 from .services import Lifecycle
+from .spans import Spans
+from .trace_context import TraceContext, context_of
 
 access = logging.getLogger("bosquet.access")
 
@@ -30,23 +33,28 @@ LARGE_BODY = 500_000
 
 REQUEST_ID = "x-request-id"
 ALWAYS_OPEN = ("/health", "/metrics", "/version")
+ENDS = "/v1/runs/"
+"""Where clients say that a run is over, which frees something and asks for nothing."""
+DRAINING = SimpleNamespace(path="draining")
+"""Stands for the route of a request that was refused before its route was looked up."""
 
 
 class Envelope:
     """ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, lifecycle: Lifecycle) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, lifecycle: Lifecycle, spans: Spans | None = None) -> None:
         self._app = app
         self._metrics = metrics
         self._lifecycle = lifecycle
+        self._spans = spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = Record(_request_id(scope), time.perf_counter())
+        record = Record(_request_id(scope), time.perf_counter(), _context(scope))
         attach(scope, record)
-        reply = _Reply(send, record.id)
+        reply = _Reply(send, record)
         self._lifecycle.enter()
         try:
             await self._guarded(scope, receive, reply)
@@ -57,7 +65,8 @@ class Envelope:
                 asyncio.get_running_loop().run_in_executor(None, give_back)
 
     async def _guarded(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
-        if self._lifecycle.draining and scope["path"] not in ALWAYS_OPEN:
+        if self._lifecycle.draining and not _always_open(scope):
+            scope["route"] = DRAINING
             refusal = error_response(Unavailable("the server is shutting down"))
             await refusal(scope, receive, reply)
             return
@@ -75,6 +84,9 @@ class Envelope:
             self._metrics.disconnects.inc()
         route = getattr(scope.get("route"), "path", "unmatched")
         self._metrics.http.labels(route, _method(scope), str(status)).inc()
+        if self._spans is not None and record.prompt_tokens:  # it has asked the model
+            record.route = route
+            self._spans.http(record, scope["method"], status, time.time() - seconds, seconds)
         level = logging.DEBUG if route in POLLED else logging.INFO
         if access.isEnabledFor(level):
             facts: dict[str, Any] = {
@@ -93,18 +105,29 @@ class Envelope:
 
 
 class _Reply:
-    """The way back: remembers the status, adds the request's id."""
+    """The way back: remembers the status, adds the request's id and its place in the client's trace."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, record: Record) -> None:
         self._send = send
-        self.request_id = request_id
+        self.request_id = record.id
+        self._context = record.context
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(scope=message)[REQUEST_ID] = self.request_id
+            headers = MutableHeaders(scope=message)
+            headers[REQUEST_ID] = self.request_id
+            headers["traceparent"] = self._context.traceparent
+            if self._context.state:
+                headers["tracestate"] = self._context.state
         await self._send(message)
+
+
+def _always_open(scope: Scope) -> bool:
+    """Whether it is answered while the server drains."""
+    path: str = scope["path"]
+    return path in ALWAYS_OPEN or (scope["method"] == "DELETE" and path.startswith(ENDS))
 
 
 def _request_id(scope: Scope) -> str:
@@ -113,6 +136,11 @@ def _request_id(scope: Scope) -> str:
     if 0 < len(given) <= 128 and given.isascii() and given.isprintable() and " " not in given:
         return given
     return f"req-{uuid.uuid4().hex}"
+
+
+def _context(scope: Scope) -> TraceContext:
+    headers = Headers(scope=scope)
+    return context_of(headers.get("traceparent", ""), headers.get("tracestate", ""))
 
 
 def _method(scope: Scope) -> str:

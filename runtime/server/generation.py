@@ -19,6 +19,7 @@ from ...errors import BosquetError, DeadlineExceeded, GrammarInvalid, PromptTooL
 from ...grammar.tools.base import Event, TextDelta
 from ...types import FinishReason, Output, Relaxed, Request, StopMatch, TokenLogprob
 from ..engine_api import EngineApi, Stream
+from .account import Account, Counted, Rendered
 from .conversations import Joined
 from .errors import failure, named
 from .inspection import Inspection
@@ -83,6 +84,7 @@ class Generation:
         inspection: Inspection | None = None,
         scribe: Scribe | None = None,
         joined: Joined | None = None,
+        told: Rendered | None = None,
     ) -> None:
         self.requests = requests
         self.prompt_tokens = sum(len(request.ids) for request in requests)
@@ -100,6 +102,8 @@ class Generation:
         self._arrival = record.arrival
         self._first_token = 0.0
         self._limit = requests[0].timeout_s
+        self._account = Account(services, record, requests, told)
+        self._failure: BosquetError | None = None
 
     @property
     def usage(self) -> Usage:
@@ -121,7 +125,7 @@ class Generation:
         try:
             async with self.deadline():
                 for request in self.requests:
-                    self._streams.append(await _submit(self._engine, request))
+                    self._streams.append(await self._submitted(request))
             # All have the same grammar.
             self.relaxed = self._fields.grammar.reported(self._streams[0].relaxed)
             for entry in self.relaxed:
@@ -129,13 +133,31 @@ class Generation:
             if self._inspection is not None:
                 self._inspection.relaxed = self._streams[0].relaxed
         except BaseException as error:
+            self._failed(error)
             await self.close()
             if isinstance(error, RequestRejected):
                 raise self._named(error) from error
             raise
 
+    async def _submitted(self, request: Request) -> Stream:
+        self._account.begin(request)
+        try:
+            return await _submit(self._engine, request)
+        except BosquetError:
+            self._account.refused(request)
+            raise
+
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """The deltas of each step. Raises what ended a choice early: DeadlineExceeded, EngineDied, …"""
+        try:
+            async with aclosing(self._steps()) as flow:
+                async for deltas in flow:
+                    yield deltas
+        except BosquetError as error:
+            self._failed(error)
+            raise
+
+    async def _steps(self) -> AsyncGenerator[list[Delta], None]:
         async with aclosing(_merged(self._streams)) as flow:
             async for position, outputs in flow:
                 deltas = [self._delta(position, output) for output in outputs]
@@ -147,6 +169,7 @@ class Generation:
             if choice.count > 1:
                 self._metrics.tpot.observe((choice.last - choice.first) / (choice.count - 1))
         self._metrics.e2e.observe(time.perf_counter() - self._arrival)
+        self._settle()
 
     @asynccontextmanager
     async def deadline(self) -> AsyncIterator[None]:
@@ -155,12 +178,30 @@ class Generation:
             async with asyncio.timeout(None if self._limit is None else self._limit + GRACE_S):
                 yield
         except TimeoutError:
-            raise DeadlineExceeded("the request's time is over, and the engine did not end it") from None
+            late = DeadlineExceeded("the request's time is over, and the engine did not end it")
+            self._failed(late)
+            raise late from None
 
     async def close(self) -> None:
         """Cancel what has not ended. Safe to call at any time, and more than once."""
-        if not all(choice.finished for choice in self._choices):
-            await self._cancel()
+        try:
+            if not all(choice.finished for choice in self._choices):
+                await self._cancel()
+        finally:
+            self._settle()
+
+    def _failed(self, error: BaseException) -> None:
+        if self._failure is None and isinstance(error, BosquetError):
+            self._failure = error
+
+    def _settle(self) -> None:
+        """The answer is over, one way or another."""
+        counted = []
+        for position, cached in enumerate(self._cached):
+            choices = self._choices[position * self.n : (position + 1) * self.n]
+            first = min((choice.first for choice in choices if choice.count), default=None)
+            counted.append(Counted(cached, sum(choice.count for choice in choices), first))
+        self._account.over(counted, self._failure, whole=all(choice.finished for choice in self._choices))
 
     async def _stop_engine(self) -> None:
         """Where a reader has stopped a choice, the engine does not know."""
@@ -193,6 +234,7 @@ class Generation:
                 self._first_token = choice.last
                 self._metrics.ttft.observe(choice.last - self._arrival)
             choice.count += len(output.tokens)
+            self._account.said(index, output.tokens)
         choice.finished = output.finish is not None
         stop = output.stop
         logprobs = output.logprobs

@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ...types import EngineState, Stats
+from ...types import EVICTION_AGES, EngineState, Stats
 from .output_check import KEYWORDS
+from .request_metrics import LATENCY, RequestMetrics
+from .tallies import histogram
 
-LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2)
 
 GAUGES = (
@@ -70,6 +71,8 @@ class Metrics:
             ("kind", "verdict"),
             registry=self.registry,
         )
+        self.requests = RequestMetrics()
+        self.registry.register(self.requests)
         self._engine = _EngineCollector()
         self.registry.register(self._engine)
 
@@ -114,11 +117,15 @@ def _stats_metrics(stats: Stats) -> Iterator[Metric]:
     for name, attribute, text in COUNTERS:
         yield CounterMetricFamily(f"bosquet_{name}", text, value=getattr(stats, attribute))
     yield GaugeMetricFamily("bosquet_incarnation", "How often the engine has been started.", value=stats.incarnation)
-    pages = GaugeMetricFamily("bosquet_pages", "Pages of the key-value cache by owner.", labels=["state"])
-    for owner, count in (("free", stats.pages_free), ("cached", stats.pages_cached), ("running", stats.pages_running)):
-        pages.add_metric([owner], count)
+    pages = GaugeMetricFamily("bosquet_pages", "Pages of the key-value cache by state.", labels=["state"])
+    unused = stats.pages_cached - stats.pages_pinned
+    for state, count in (
+        ("free", stats.pages_free), ("cached", unused), ("pinned", stats.pages_pinned), ("running", stats.pages_running)
+    ):  # fmt: skip
+        pages.add_metric([state], count)
     yield pages
     yield GaugeMetricFamily("bosquet_pages_capacity", "Pages of the key-value cache in all.", value=stats.pages_total)
+    yield from _evictions(stats)
     seconds = CounterMetricFamily("bosquet_engine_seconds", "Time spent in the engine's steps.", labels=["part"])
     for part in STEP_PARTS:
         seconds.add_metric([part], getattr(stats, f"{part}_seconds"))
@@ -137,3 +144,13 @@ def _stats_metrics(stats: Stats) -> Iterator[Metric]:
     for stage, spent in stats.stage_seconds.items():
         stages.add_metric([stage], spent)
     yield stages
+
+
+def _evictions(stats: Stats) -> Iterator[Metric]:
+    left = CounterMetricFamily("bosquet_pages_left", "Pages that left the prefix tree, by cause.", labels=["cause"])
+    for cause, count in stats.evictions.items():
+        left.add_metric([cause], count)
+    yield left
+    text = "How long an evicted page had not been used."
+    name, total = "bosquet_evicted_page_age_seconds", stats.eviction_age_seconds
+    yield histogram(name, text, EVICTION_AGES, stats.eviction_ages, total)

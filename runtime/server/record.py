@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.types import Scope
 
+from .trace_context import TraceContext, context_of
 from .wire import Usage
 
 _KEY = "bosquet.record"
@@ -17,7 +18,10 @@ class Record:
 
     id: str
     arrival: float  # on time.perf_counter's clock
+    context: TraceContext = field(default_factory=lambda: context_of(""))
     tenant: str = ""
+    route: str = ""
+    stream: bool = False
     body_bytes: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0

@@ -84,7 +84,7 @@ class GenerationBody(Body):
     grammar: str | None = Field(None, min_length=1, max_length=262144, description="A grammar in EBNF.")
     lark: str | None = Field(None, min_length=1, max_length=262144, description="A grammar in Lark's notation.")
     priority: int | None = Field(None, ge=-1000, le=1000, description="Higher goes first.")
-    speculation: Literal["off"] | list[Literal["forced", "suffix"]] | None = Field(
+    speculation: Literal["off"] | list[Literal["forced", "suffix", "model"]] | None = Field(
         None, description="Where drafts may come from; the answer is the same. All sources if left out."
     )
     return_token_ids: bool | None = Field(None, description="Send the ids of the prompt's and the output's tokens.")
@@ -206,6 +206,14 @@ class TokenizeRequest(Body):
     add_special_tokens: bool | None = Field(None, description="Begin with the model's start token (not for messages).")
     parse_special: bool | None = Field(None, description="As for completions.")
     return_segments: bool | None = Field(None, description="Also send the rendered text, in pieces.")
+
+
+class ExplainRequest(Body):
+    """Two prompts to be compared, each a text or what `/tokenize` takes. `a` came first; how much of `b` is reused?"""
+
+    model: str | None = None
+    a: str | TokenizeRequest
+    b: str | TokenizeRequest
 
 
 class DetokenizeRequest(Body):

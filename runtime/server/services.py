@@ -17,9 +17,13 @@ from ...types import FinishReason, ModelInfo, Segment, StopMatch
 from ..engine_api import EngineApi
 from .config import ServerConfig
 from .conversations import Conversations
+from .explainer import Explainer
 from .keys import Keyring
 from .metrics import Metrics
 from .program_runs import Programs
+from .spans import Spans
+from .trace_book import TraceBook
+from .trace_store import TraceStore
 from .transcripts import Transcripts
 
 
@@ -147,6 +151,17 @@ class Services:
     programs: Programs
     conversations: Conversations
     transcripts: Transcripts
+    book: TraceBook
+    explainer: Explainer
+    store: TraceStore | None = None
+    spans: Spans | None = None
+
+    def close(self) -> None:
+        """Write and send what waits."""
+        if self.store is not None:
+            self.store.close()
+        if self.spans is not None:
+            self.spans.close()
 
     def model_name(self, text: Text) -> str:
         return self.config.served_model_name or text.info.name

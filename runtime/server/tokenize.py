@@ -44,7 +44,7 @@ def tokenize_router(services: Services) -> APIRouter:
         body = await read_body(request, TokenizeRequest, services.config.max_body_bytes)
         text = services.text.get()
         check_model(services, text, body.model)
-        segments, ids = await _tokenized(text, body)
+        segments, ids = await tokenized(text, body)
         return json_response(
             Tokenized(ids, len(ids), text.info.context_length, segments if body.return_segments else UNSET)
         )
@@ -61,7 +61,8 @@ def tokenize_router(services: Services) -> APIRouter:
     return router
 
 
-async def _tokenized(text: Text, body: TokenizeRequest) -> tuple[list[Segment], list[int]]:
+async def tokenized(text: Text, body: TokenizeRequest) -> tuple[list[Segment], list[int]]:
+    """The rendered text in pieces, and its ids. Raises InvalidParameter, and what rendering raises."""
     given = [name for name in ("prompt", "messages", "segments") if getattr(body, name) is not None]
     if len(given) != 1:
         field = given[1] if given else "prompt"

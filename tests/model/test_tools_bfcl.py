@@ -75,6 +75,22 @@ def streamed(client: openai.OpenAI, body: dict[str, Any]) -> Said:
     return Said(choice.message.content, calls, choice.finish_reason)
 
 
+def refused(item: dict[str, Any], error: openai.BadRequestError) -> Counter[str]:
+    """Fails for a refusal without reason: one of the tools has to want a value that its own schema rules out, as a list
+    that must be one of some strings, and the refusal to name it."""
+    assert any(
+        f"#/properties/{name}" in str(error) and all(_misfits(value, schema) for value in schema.get("enum", ()))
+        for tool in item["tools"]
+        for name, schema in tool["function"]["parameters"]["properties"].items()
+        if "enum" in schema and name in tool["function"]["parameters"].get("required", ())
+    ), item["id"]
+    return Counter(refused=1)
+
+
+def _misfits(value: Any, schema: dict[str, Any]) -> bool:
+    return not jsonschema.Draft202012Validator(schema).is_valid(value)
+
+
 def judge(item: dict[str, Any], mode: str, said: Said) -> Counter[str]:
     """Fails for a call that is none; counts the rest."""
     tools = {tool["function"]["name"]: tool["function"]["parameters"] for tool in item["tools"]}
@@ -118,7 +134,10 @@ def client(served: Served) -> openai.OpenAI:
 def test_every_call_fits_its_tool(client: openai.OpenAI, mode: str) -> None:
     def one(item: dict[str, Any]) -> Counter[str]:
         body = request(item, mode)
-        said = whole(client, body)
+        try:
+            said = whole(client, body)
+        except openai.BadRequestError as error:
+            return refused(item, error)
         assert streamed(client, body) == said, item["id"]
         return judge(item, mode, said)
 

@@ -23,6 +23,7 @@ SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 SHARED, CHAT, TEXT = "Fields that chat and completions share", "Chat completions", "Completions"
 RUNS, PROGRAMS = "Runs", "Programs"
 TOOLS, OUTPUT, TOKENS = "Tool calls", "Structured output", "Tokenize and detokenize"
+WHY = "Why a prompt missed"
 
 WHERE: dict[type[BaseModel], tuple[str, ...]] = {
     schemas.GenerationBody: (SHARED,),
@@ -35,6 +36,7 @@ WHERE: dict[type[BaseModel], tuple[str, ...]] = {
     schemas.JsonSchemaFormat: (OUTPUT,),
     schemas.TokenizeRequest: (TOKENS,),
     schemas.DetokenizeRequest: (TOKENS,),
+    schemas.ExplainRequest: (WHY,),
     tool_schemas.MessageToolCall: (CHAT,),
     tool_schemas.MessageFunctionCall: (CHAT,),
     tool_schemas.Tool: (TOOLS,),

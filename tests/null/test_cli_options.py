@@ -142,11 +142,16 @@ def test_chat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 PROGRAM = """
+from bosquet.lang import Program
+
 class Result(dict):
     text = "a [b]"
     value = None
 
-class Program:
+class Fake(Program):
+    def __init__(self):
+        self.name = "tell"
+
     def check(self, **arguments):
         if "n" not in arguments:
             raise TypeError("tell(n): missing a required argument: 'n'")
@@ -155,7 +160,7 @@ class Program:
         print(backend, arguments)
         return Result(n=3)
 
-tell = Program()
+tell = Fake()
 other = 1
 """
 
@@ -217,7 +222,9 @@ def test_version() -> None:
         (("bench", "-w", "nope"), "bosquet: no workload 'nope'; there are single, prefill, streams, agents, json"),
         (("bench", "--url", "http://127.0.0.1:1"), "bosquet: cannot reach http://127.0.0.1:1: "),
         (("run", "missing.py:x"), "bosquet: missing.py:x: expected FILE:PROGRAM, with an existing file"),
-        (("run", "FILE:other"), "has no program named other; decorate it with @bosquet.program"),
+        (("run", "FILE:other"), "p.py has no program named other; it has tell"),
+        (("compile", "FILE:"), "of which program? it has tell"),
+        (("run", "FILE:tell", "-a", "n=1", "--url", "127.0.0.1:1"), "has no scheme; write 'http://127.0.0.1:1'"),
         (("run", "FILE:tell", "-a", "x"), "bosquet: --arg x: expected name=value"),
         (("serve", "--keys-file", "/missing"), "/missing"),
     ],

@@ -49,6 +49,22 @@ def test_what_the_tree_has_lost_the_end_of_is_completed(tmp_path: Path) -> None:
     assert world.engine.stats().disk_pages_read == 6
 
 
+def test_what_came_from_disk_is_told_apart(tmp_path: Path) -> None:
+    world = World(tmp_path, 20)
+    ids = tokens(1, 15)
+    world.run("first", ids)
+    world.cache.evict(6)
+    world.writes.work()
+    world.run("longer", [*ids, 5, 6])
+    world.run("again", [*ids, 5, 6])
+    told = {trace.request: trace.choices[0].miss for trace in world.engine.take_traces()}
+    longer, again = told["longer"], told["again"]
+    assert longer is not None
+    assert again is not None
+    assert (longer.matched, longer.disk) == (15 * PAGE, 6 * PAGE)
+    assert (again.matched, again.disk) == (15 * PAGE + 1, 0)
+
+
 def test_a_turn_goes_on_from_an_answer_on_disk(tmp_path: Path) -> None:
     world = World(tmp_path, 20)
     ids = tokens(1, 8)

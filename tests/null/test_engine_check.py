@@ -7,7 +7,7 @@ from bosquet.errors import InvalidParameter, Overloaded
 from bosquet.radix_cache.pool import PagePool
 from bosquet.radix_cache.tree import RadixCache
 from bosquet.runtime.engine import Bounds, Engine
-from bosquet.runtime.scheduler import Limits, Vocabulary
+from bosquet.runtime.limits import Limits, Vocabulary
 from bosquet.types import Request, SamplingParams
 
 

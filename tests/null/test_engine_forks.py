@@ -12,7 +12,7 @@ from fakes import END, VOCABULARY, HashRunner, continuation
 from bosquet.radix_cache.pool import PagePool
 from bosquet.radix_cache.tree import RadixCache
 from bosquet.runtime.engine import Bounds, Engine
-from bosquet.runtime.scheduler import Limits, Vocabulary
+from bosquet.runtime.limits import Limits, Vocabulary
 from bosquet.types import PAGE, Request, SamplingParams
 
 PIECES = [bytes([32 + i]) for i in range(VOCABULARY)]

@@ -8,12 +8,13 @@ from collections import defaultdict
 import pytest
 from fakes import END, VOCABULARY, HashRunner, continuation
 
+from bosquet.radix_cache.ghosts import Ghosts
 from bosquet.radix_cache.policy import Lfu, Lru
 from bosquet.radix_cache.pool import PagePool
 from bosquet.radix_cache.tree import RadixCache
 from bosquet.runtime.drafting import Drafter
 from bosquet.runtime.engine import Bounds, Engine
-from bosquet.runtime.scheduler import Limits, Vocabulary
+from bosquet.runtime.limits import Limits, Vocabulary
 from bosquet.types import Ahead, Origin, Output, Request, SamplingParams
 
 RUNS = ["", "", "one", "two", "three"]
@@ -36,7 +37,7 @@ class World:
         self.now = 0.0
         self.rng = rng
         pool = PagePool(pages)
-        self.cache = RadixCache(pool, rng.choice([Lru, Lfu])(), clock=lambda: self.now)
+        self.cache = RadixCache(pool, rng.choice([Lru, Lfu])(), clock=lambda: self.now, ghosts=Ghosts(20))
         self.runner = HashRunner(pages)
         self.engine = Engine(
             self.runner,
@@ -93,7 +94,23 @@ class World:
         assert not runs.leased_pages()
         assert all(node.worth == 0 for node in self.cache._candidates.valid())
 
+    def check_misses(self) -> None:
+        """Of everybody who got room, the first token that was not reused is named, and why it was not."""
+        for trace in self.engine.take_traces():
+            ids = self.requests[trace.request].ids
+            for choice in trace.choices:
+                miss = choice.miss
+                assert (miss is None) == (choice.admitted is None)
+                if miss is not None:
+                    assert miss.cause
+                    assert miss.matched == choice.cached
+                    assert 0 <= miss.at <= miss.matched < len(ids)
+                    assert miss.ours == tuple(ids[miss.at : miss.at + 24])
+                    assert 0 <= miss.lost <= len(ids) - miss.at
+                    assert miss.theirs[:1] != miss.ours[:1]
+
     def check_answers(self) -> None:
+        self.check_misses()
         for request in self.requests.values():
             if request.id in self.cancelled:
                 continue

@@ -13,7 +13,7 @@ from fakes import END, VOCABULARY, HashRunner
 from bosquet.radix_cache.pool import PagePool
 from bosquet.radix_cache.tree import RadixCache
 from bosquet.runtime.engine import Bounds, Engine
-from bosquet.runtime.scheduler import Limits, Vocabulary
+from bosquet.runtime.limits import Limits, Vocabulary
 from bosquet.types import Origin, Request, SamplingParams
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -69,6 +69,7 @@ def test_sigterm_drains(start):
         process.send_signal(signal.SIGTERM)
         wait_for(lambda: httpx.get(url + "/health").status_code == 503)
         refused = httpx.post(url + "/v1/completions", json={"prompt": "a"})
+        assert httpx.delete(url + "/v1/runs/some").status_code == 204  # which frees, and asks for nothing
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "unavailable"
         assert int(refused.headers["retry-after"]) >= 1
@@ -79,6 +80,9 @@ def test_sigterm_drains(start):
     entries = [json.loads(line) for line in err.splitlines()]
     statuses = [(entry["route"], entry["status"], entry["completion_tokens"]) for entry in entries if "route" in entry]
     assert ("/v1/completions", 200, 40) in statuses
+    assert ("/v1/runs/{run:path}", 204, 0) in statuses
+    assert ("draining", 503, 0) in statuses
+    assert not [status for status in statuses if status[0] == "unmatched"]
 
 
 def test_draining_ends_at_its_limit(start):

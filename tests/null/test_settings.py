@@ -81,9 +81,13 @@ BAD: dict[str, list[str]] = {
     "tool_format": [*WORDS, "Hermes"],
     "transcripts_mb": [*NUMBERS, str(2**20 + 1), "1.5"],
     "check_share": [*NUMBERS, "1.01", "2"],
+    "trace_mb": [*NUMBERS, str(2**20 + 1), "0.5"],
+    "trace_file": ["a\nb", "\udcff"],
+    "otlp": ["localhost:4318", "ftp://a", "http://", "http://a b", "http://a?b=c"],
+    "kv_events": ["5557", "http://a:1", "tcp://a:1,tcp://a:2,tcp://a:3", "tcp:// a"],
 }
 """Setting → what nobody can mean by it."""
-SWITCHES = {"prefix_cache", "speculation", "json_logs"}
+SWITCHES = {"prefix_cache", "speculation", "json_logs", "capture_text"}
 GOOD = {
     "threads": [0, 1, 256],
     "cpus": ["", HERE],
@@ -97,6 +101,9 @@ GOOD = {
     "cors_origins": [(), ("*",), ("http://a.test:8080", "tauri://localhost")],
     "host": ["::1", "0.0.0.0", "localhost"],
     "ageing_s": [0.001, 1],
+    "trace_mb": [0, 2**20],
+    "otlp": ["", "http://localhost:4318", "https://collector.test/base/"],
+    "kv_events": ["", "tcp://127.0.0.1:5557", "ipc:///tmp/a,tcp://127.0.0.1:5558"],
 }
 KNOBS = {field.name: config for config in (EngineConfig, ServerConfig) for field in dataclasses.fields(config)}
 

@@ -20,10 +20,10 @@ from bosquet.runtime.disk_segments import Form
 from bosquet.runtime.disk_setup import fingerprint, use_disk
 from bosquet.runtime.disk_store import PageStore
 from bosquet.runtime.engine import Bounds, Engine
+from bosquet.runtime.limits import Limits, Vocabulary
 from bosquet.runtime.models.base import Model
 from bosquet.runtime.models.source import open_folder
 from bosquet.runtime.runner import TorchRunner
-from bosquet.runtime.scheduler import Limits, Vocabulary
 from bosquet.types import Request, SamplingParams, TokenLogprob
 
 PAGES = 20

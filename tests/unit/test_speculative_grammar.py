@@ -46,7 +46,7 @@ def test_drafts_on_a_random_walk(compiler: GrammarCompiler, spec: GrammarSpec, s
         offer += [rng.randrange(HEAD) for _ in range(3)]
         limit = rng.randrange(5)
         forced = rng.random() < 0.7
-        draft = hold_to(matcher, offer, limit, WORDS, forced=forced, encode=spell if rng.random() < 0.7 else None)
+        draft = hold_to(matcher, offer, limit, WORDS, forced=forced, encode=spell, most_text=rng.choice([0, 2, 99]))
         assert np.array_equal(mask_of(matcher), before), "left as it was"
         assert len(draft.tokens) == len(draft.sources) <= limit
         assert draft.masks is not None
@@ -67,7 +67,7 @@ def test_drafts_on_a_random_walk(compiler: GrammarCompiler, spec: GrammarSpec, s
 def test_text_that_must_come_is_offered_but_for_its_last_token(compiler: GrammarCompiler) -> None:
     matcher = compiler.compile(SPECS[1]).matcher()
     assert matcher.try_accept(spell("abc12")) == 5
-    draft = hold_to(matcher, [], 9, WORDS, forced=True, encode=spell)
+    draft = hold_to(matcher, [], 9, WORDS, forced=True, encode=spell, most_text=9)
     forced = matcher.forced_text()
     assert forced in ("", "xyz"), "as far as the engine can tell"
     if forced:
