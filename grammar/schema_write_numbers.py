@@ -143,4 +143,10 @@ def _range(target: Target, num: Num, low: Bound | None, high: Bound | None) -> l
             written = math.nextafter(written, sign * math.inf)
         result[strict if exclusive else inclusive] = written
     least, most = (result.get(keys[0], result.get(keys[1])) for keys in (_LOWER, _UPPER))
-    return [] if least is not None and most is not None and least > most else [result]
+    if result.get("exclusiveMaximum") == 0 and least is not None and -1 < least < 0:
+        # llguidance 1.9 takes "-0" for below 0 there.
+        del result["exclusiveMaximum"]
+        result["maximum"] = most = -float(_DECIMALS)
+    if least is None or most is None:
+        return [result]
+    return [] if least > most or (least == most and "exclusiveMinimum" in result) else [result]

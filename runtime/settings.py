@@ -70,7 +70,7 @@ class EngineConfig:
     speculation: bool = knob(True, "Draft tokens where that saves time; answers are the same.")
     draft_model: str = knob(
         "",
-        "Smaller model with the same vocabulary that drafts tokens: a folder, a .gguf file or a Hugging Face id.",
+        "Model that drafts tokens: a smaller one with the same vocabulary, or what 'bosquet draft train' made.",
         allowed=plain_text(empty=True),
     )
     eviction: Literal["lru", "lfu"] = knob("lru", "Which prefix goes first when room is needed.")

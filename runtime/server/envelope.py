@@ -24,8 +24,11 @@ from .trace_context import TraceContext, context_of
 
 access = logging.getLogger("bosquet.access")
 
-POLLED = ("/health", "/metrics")
-"""Routes that machines ask every few seconds; their lines would bury the others."""
+POLLED = {
+    *("/health", "/metrics", "/v1/requests", "/v1/ledger", "/v1/cache/tree", "/v1/cache/reuse"),
+    *("/dashboard", "/dashboard/{name:path}"),
+}
+"""Routes that machines and open pages ask every few seconds; their lines would bury the others."""
 log = logging.getLogger("bosquet.server")
 
 LARGE_BODY = 500_000

@@ -37,6 +37,7 @@ class Client:
 
     url: str
     usage: dict[str, Any] = field(default_factory=dict)
+    looked: threading.Event = field(default_factory=threading.Event)
 
     def chat(self, key: dict[str, str], program: str, run: str, step: str, messages: list[Any], **more: Any) -> Any:
         names = {"X-Bosquet-Program": program, "X-Bosquet-Run": run, "X-Bosquet-Step": step}
@@ -54,6 +55,7 @@ class Client:
             for turn in ("one", "two"):
                 messages.append({"role": "user", "content": f"Turn {turn}: a train to Paris?"})
                 messages.append(self.chat(ADA, "trips", f"run-{run}", turn, messages))
+        assert self.looked.wait(60), "the page is looked at while there is more to come"
         self.chat(ADA, "harm", "h", "one", [{"role": "user", "content": HOSTILE}])
         schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
         self.chat(
@@ -83,7 +85,7 @@ class World:
         context = self.browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         page = context.new_page()
         if key:
-            page.add_init_script(f"sessionStorage.setItem('bosquet-key', {key!r})")
+            page.add_init_script(f"if (location.host) sessionStorage.setItem('bosquet-key', {key!r})")
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("request", lambda request: self.asked.add(request.url))
         return page
@@ -106,8 +108,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         sign_in(world, page)
         agents = threading.Thread(target=world.client.agents)
         agents.start()
-        seen = watched(page, agents)
-        overview(world, page, seen)
+        expect(page.locator("[data-fact=requests]")).to_have_text("4", timeout=60_000)
+        world.client.looked.set()
+        agents.join()
+        overview(world, page)
         yield world
 
 
@@ -133,20 +137,10 @@ def sign_in(world: World, page: Page) -> None:
     assert not page.query_selector(".fault")
 
 
-def watched(page: Page, agents: threading.Thread) -> set[float]:
-    """The counts of requests that the overview shows while the agents run."""
-    seen = set()
-    while agents.is_alive():
-        seen.add(number(fact(page, "requests")))
-        page.wait_for_timeout(250)
-    return seen
-
-
-def overview(world: World, page: Page, seen: set[float]) -> None:
-    """Live while they ran; then it comes to what was counted."""
+def overview(world: World, page: Page) -> None:
+    """It comes to what was counted."""
     requests = len(world.client.usage) + 1
     expect(page.locator("[data-fact=requests]")).to_have_text(str(requests), timeout=10_000)
-    assert len(seen) > 1, "it moved while they ran"
     bob = world.api("/v1/requests?tenant=bob")["data"][0]
     generated = world.client.total("completion_tokens") + bob["completion_tokens"]
     expect(page.locator("[data-fact=generation_tokens]")).to_have_text(str(generated), timeout=10_000)
@@ -317,8 +311,8 @@ def test_hostile_text_stays_text(world: World):
     assert '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script> ␛[31mred␇ ⟨202E⟩gnp.exe ${x}' in shown
     world.open(page, f"requests?program={quote(HOSTILE)}")
     assert page.input_value("input[name=program]").startswith("<img src=x")
-    world.open(page, f"requests/{quote(HOSTILE, safe='')}")
-    assert "there is no request" in page.inner_text("main") or page.query_selector(".fault")
+    page.goto(f"{world.server.url}/dashboard/#/requests/{quote(HOSTILE.replace('/', ''), safe='')}")
+    expect(page.locator(".fault")).to_contain_text("there is no request '<img src=x")
     assert page.evaluate("window.hacked") is None
     assert not page.query_selector("main img, main script")
 

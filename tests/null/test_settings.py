@@ -64,6 +64,7 @@ BAD: dict[str, list[str]] = {
     "max_running": [*NUMBERS, "0", "4097"],
     "max_waiting": [*NUMBERS, "0", "1e3"],
     "step_tokens": [*NUMBERS, "0", "65537"],
+    "draft_model": ["a\nb", "\udcff"],
     "eviction": [*WORDS, "mru"],
     "disk_mb": [*NUMBERS, "16777217", "0.5"],
     "ageing_s": [*NUMBERS, "0", "86401"],

@@ -11,7 +11,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 import random_schemas
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -94,6 +94,8 @@ bounds = st.one_of(
 
 
 @settings(max_examples=150, deadline=None)
+@example("number", ("minimum", -0.01), ("exclusiveMaximum", 0), None, [Decimal("-0.001")])  # "-0" is not below 0
+@example("number", ("exclusiveMinimum", -1e-9), ("exclusiveMaximum", 0), None, [Decimal("-0.001")])
 @given(
     st.sampled_from(["integer", "number"]),
     st.tuples(st.sampled_from(["minimum", "exclusiveMinimum"]), bounds),

@@ -12,7 +12,7 @@ export const CAUSES = {
   limit: "the last token is always computed",
 };
 
-/** Misses that somebody can do something about. */
+/** Causes that somebody may do something about. */
 export const AVOIDABLE = new Set(["diverged", "evicted", "namespace", "disabled", "in_flight"]);
 
 const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);

@@ -77,7 +77,7 @@ function draw(tree, colour, chosen, picture, about) {
   });
   const svg = s("svg", { class: "tree", viewBox: `0 -2 ${width} ${bottom + 26}`, role: "tree", "aria-label": "Prefix tree; arrow keys go from node to node" },
     drawn, marks.map((v, i) => s("text", { x: Math.min(width, (v / map.end) * width).toFixed(1), y: bottom + 18, "text-anchor": i === 0 ? "start" : v > 0.95 * map.end ? "end" : "middle" }, count(v))));
-  show(picture, key(nodes, colour), svg, h("p", { class: "note" }, "From left to right: the place in the prompt, in tokens. One row is one end. A dark edge is a lock, a dot a lease."));
+  show(picture, key(nodes, colour), svg, h("p", { class: "note" }, "From left to right: the place in the prompt, in tokens. One row is one end. A strong edge is a lock, a dot a lease."));
   show(about, facts(nodes[current]));
 }
 

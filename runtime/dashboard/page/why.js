@@ -1,9 +1,9 @@
-// Why the cache had no more of a prompt; the misses that can be avoided; two prompts compared without running them.
+// Why the cache had no more of a prompt; the costliest misses; two prompts compared without running them.
 
 import { get, post } from "./api.js";
 import { h, panel, show, table, tile, tiles } from "./dom.js";
 import { stack } from "./draw.js";
-import { ago, count, duration, percent } from "./format.js";
+import { ago, count, duration, percent, several } from "./format.js";
 import { AVOIDABLE, CAUSES, differ } from "./record.js";
 
 export async function view(context) {
@@ -79,17 +79,18 @@ function recent(page) {
   const now = Date.now() / 1000;
   const causes = new Map();
   for (const line of page.data) causes.set(line.cause ?? "", (causes.get(line.cause ?? "") ?? 0) + 1);
-  const misses = page.data.filter((line) => AVOIDABLE.has(line.cause));
-  const rows = misses.slice(0, 100).map((line) => ({
+  const computed = (line) => line.prompt_tokens - line.cached_tokens;
+  const misses = page.data.filter((line) => AVOIDABLE.has(line.cause)).sort((a, b) => computed(b) - computed(a));
+  const rows = misses.slice(0, 50).map((line) => ({
     given: { "data-id": line.id },
     cells: [h("a", { href: `#/why/${encodeURIComponent(line.id)}` }, line.cause.replace("_", " ")), ago(line.arrival, now), line.program || "–", line.step || "–",
-      count(line.prompt_tokens), percent(line.cached_tokens, line.prompt_tokens), count(line.prompt_tokens - line.cached_tokens), duration(line.times.prefill)],
+      count(line.prompt_tokens), percent(line.cached_tokens, line.prompt_tokens), count(computed(line)), duration(line.times.prefill)],
   }));
   const said = [...causes].sort((a, b) => b[1] - a[1]).map(([name, n]) => `${count(n)} ${(name || "unknown").replace("_", " ")}`).join(", ");
-  return panel("Misses that can be avoided", said ? `Of the last ${count(page.data.length)} requests: ${said}.` : null,
+  return panel("The costliest misses", said ? `Of the last ${several(page.data.length, "request")}: ${said}. Those whose cause may be avoided, the most tokens first.` : null,
     rows.length
       ? table([["why", ""], ["when", ""], ["program", ""], ["step", "roomy"], ["prompt", "n roomy"], ["cached", "n"], ["computed", "n"], ["prefill", "n roomy"]], rows, "Misses")
-      : h("p", { class: "empty" }, "None: what was computed had to be."));
+      : h("p", { class: "empty" }, "None that could be avoided."));
 }
 
 function compare(context) {
