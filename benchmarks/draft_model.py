@@ -5,8 +5,8 @@
 Target and draft model have random weights (about 300 and 25 million of them, kept in eight bits), so their own guesses
 would never be right. The draft model runs all the same, and then its logits are made to say what the target said
 without drafts, or with the chance left something else. A pass with k guesses yields (1 - r^(k+1)) / (1 - r) tokens at a
-share r of right ones, and takes the time of a pass of k + 1 tokens and of k passes of the draft model; each is timed
-here, by itself. Answers with drafts are compared with those without; a difference ends it with exit code 1.
+share r of right ones, and takes the time of a pass of k + 1 tokens and of k passes of the draft model, which is timed
+here without an engine. Answers with drafts are compared with those without; a difference ends it with exit code 1.
 """
 
 from __future__ import annotations
@@ -110,14 +110,22 @@ def answer(engine: Engine, name: str, tokens: int, drafts: bool) -> tuple[float,
     return time.perf_counter() - began, engine.stats().steps - before, said
 
 
-def pass_seconds(runner: TorchRunner, width: int, times: int = 15) -> float:
-    """The median pass of one row of `width` tokens, each verified."""
+def compute(runner: TorchRunner, width: int) -> None:
+    """One row of `width` tokens, each with its logits."""
+    plan = Plan([Row(list(range(width)), PROMPT, range(PROMPT // PAGE + 3), range(width))])
+    with torch.inference_mode():
+        runner.logits(runner.submit(plan).hidden, None)
+
+
+def seconds_of(runner: TorchRunner, drafting: TorchRunner, guesses: int, times: int = 15) -> float:
+    """The median of a pass that verifies so many guesses with the passes that make them, in turn as an engine does: the
+    target's weights push the draft model's out of the processor's cache."""
     taken = []
     for _ in range(times):
         began = time.perf_counter()
-        handle = runner.submit(Plan([Row(list(range(width)), PROMPT, range(PROMPT // PAGE + 3), range(width))]))
-        with torch.inference_mode():
-            runner.logits(handle.hidden, None)
+        for _ in range(guesses):
+            compute(drafting, 1)
+        compute(runner, guesses + 1)
         taken.append(time.perf_counter() - began)
     return statistics.median(taken)
 
@@ -139,8 +147,8 @@ def main() -> int:
         runner, cache, Limits(512, 8, 10.0), Bounds(WIDTH, PAGES * PAGE, 8),
         Vocabulary([b"x"] * WIDTH, frozenset(), ()), reuse=False, drafter=Drafter(WIDTH, arbiter, guesser=guesser),
     )  # fmt: skip
-    one, guess = pass_seconds(runner, 1), pass_seconds(drafting, 1)
-    print(f"a pass takes {one * 1e3:.1f} ms, of the draft model {guess * 1e3:.2f} ms\n")
+    one = seconds_of(runner, drafting, 0)
+    print(f"a pass takes {one * 1e3:.1f} ms\n")
     print(f"{'right':>6} {'guesses':>8} {'tokens a pass':>14} {'formula':>8} {'measured':>9} {'of formula':>11}")
     differ = 0
     for right in options.rights:
@@ -157,7 +165,7 @@ def main() -> int:
             passes, made, differ = passes + taken, made + len(said) - 1, differ + (said != want)
         count = arbiter.model(told.costs).tokens
         a_pass = (1 - right ** (count + 1)) / (1 - right)
-        formula = a_pass * one / (pass_seconds(runner, count + 1) + count * guess)
+        formula = a_pass * one / seconds_of(runner, drafting, count)
         measured = sum(off) / sum(on)
         print(f"{right:6} {count:8} {made / passes:14.2f} {formula:7.2f}x {measured:8.2f}x {measured / formula:11.2f}")
     if differ:
