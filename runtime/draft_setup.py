@@ -59,7 +59,10 @@ def load_draft(
     named = Path(config.draft_model)
     if is_speculator(named):
         made_for = Target.of(tokenizer.token_bytes, target.shape.hidden)
-        return Draft(head=Speculator.load(named, made_for, target.ops))
+        head = Speculator.load(named, made_for, target.ops)
+        if int(head.ids[-1]) >= target.shape.vocab_size:
+            raise ModelLoadError(f"{named}: it drafts token {int(head.ids[-1])}, which the target does not have")
+        return Draft(head=head)
     native, stored = precision.kernels == "native", precision.weights == "stored"
     folder = resolve_model(config.draft_model, dtype="stored" if native else precision.weights, progress=progress)
     check_vocabulary(tokenizer, Tokenizer.from_folder(folder.path), folder.path)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from ..grammar.base import MaskRow
@@ -67,6 +68,9 @@ class Guesser:
         logits = self.source.begin([trail.sequence for trail in live])
         while True:
             rows = [trail.row(at) for at, trail in enumerate(live)]
+            logits = torch.nan_to_num(
+                logits, nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf
+            )  # from a broken draft
             for trail, guess in zip(live, self._sampler.propose(logits, rows, self._apply_mask), strict=True):
                 if isinstance(guess, int):
                     trail.take(guess, None)

@@ -50,7 +50,7 @@ def read_prompt(path: Path) -> Json | str:
         return text
     try:
         data: Any = msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}") from None
     if isinstance(data, list):
         data = {"messages": data}
@@ -60,6 +60,8 @@ def read_prompt(path: Path) -> Json | str:
 
 
 def _compared(sides: Json, model: str) -> Json:
+    from pydantic import ValidationError
+
     from .models.source import resolve
     from .server.config import ServerConfig
     from .server.explain import compared
@@ -67,7 +69,12 @@ def _compared(sides: Json, model: str) -> Json:
     from .serving import read_text, text_for_comparing
 
     text = text_for_comparing(*read_text(resolve(model, weights=False).path, ServerConfig()))
-    found: Json = msgspec.to_builtins(asyncio.run(compared(text, ExplainRequest.model_validate(sides))))
+    try:
+        asked = ExplainRequest.model_validate(sides)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    found: Json = msgspec.to_builtins(asyncio.run(compared(text, asked)))
     return found
 
 

@@ -15,6 +15,7 @@ Inference only. Knows tensors, files and the op table; nothing of sequences, or 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -137,12 +138,18 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         weights = load_file(folder / WEIGHTS)
         hidden, tokens, inner = config["target"]["hidden"], config["tokens"], config["inner"]
         expected = {"ids": (tokens,), **shapes(tokens, hidden, inner)}
+        str(config["target"]["vocabulary"]), str(config["target"]["name"])
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelLoadError(f"{folder}: no draft can be read here: {error}") from None
     except (AttributeError, KeyError, TypeError) as error:
         raise ModelLoadError(f"{folder / CONFIG}: damaged ({type(error).__name__}: {error})") from None
     if (found := {name: tuple(tensor.shape) for name, tensor in weights.items()}) != expected:
         raise ModelLoadError(f"{folder / WEIGHTS}: holds {found}; {CONFIG} promises {expected}")
+    ids = weights["ids"].tolist()
+    if weights["ids"].is_floating_point() or ids[:1] < [0] or any(a >= b for a, b in itertools.pairwise(ids)):
+        raise ModelLoadError(f"{folder / WEIGHTS}: its token ids do not rise from 0 or more")
+    if broken := [name for name, tensor in weights.items() if not torch.isfinite(tensor).all()]:
+        raise ModelLoadError(f"{folder / WEIGHTS}: {broken[0]} holds what is no number")
     return config, weights
 
 

@@ -98,6 +98,7 @@ class Generation:
         self.scribe = scribe
         self.joined = joined
         self._cached = [0] * len(requests)
+        self._told: dict[int, int] = {}
         self._streams: list[Stream] = []
         self._arrival = record.arrival
         self._first_token = 0.0
@@ -225,7 +226,8 @@ class Generation:
         events = choice.reader.push(output.tokens, output.finish, output.stop)
         if choice.reader.stopped is not None:
             output = _ended(output, choice.reader.stopped)
-        self._cached[position] = output.cached_tokens
+        told = self._told.setdefault(position, output.cached_tokens)  # further choices reuse what the first computed
+        self._cached[position] = self._told[position] = min(told, output.cached_tokens)
         if output.tokens:
             choice.last = time.perf_counter()
             if not choice.count:

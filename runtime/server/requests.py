@@ -41,7 +41,7 @@ class RequestList(Struct, kw_only=True):
 
     object: Literal["list"] = "list"
     data: list[Summary]
-    next: int | None
+    next: str | None
 
 
 class Ledger(Struct, kw_only=True):
@@ -57,7 +57,7 @@ class Ledger(Struct, kw_only=True):
 def request_router(services: Services) -> APIRouter:
     """The routes of this file."""
     router = APIRouter(tags=["traces"])
-    before = parameter("before", "integer", "Only those before this place: `next` of the page before.")
+    before = parameter("before", "string", "Only those older than the request of this id: `next` of the page before.")
 
     @router.get("/v1/requests", **answered(RequestList, LIMIT, before, *FILTERS))
     async def requests(request: Request, caller: Annotated[Caller, Depends(identified)]) -> Response:
@@ -65,9 +65,16 @@ def request_router(services: Services) -> APIRouter:
         query = _query(request, "limit", "before", "program", "run", "tenant")
         limit = _number(query, "limit", 100, MOST)
         wanted = _wanted(query, caller)
-        found = await store_of(services).last(wanted, limit)
-        more = found[-1][0] if len(found) == limit else None
-        return json_response(RequestList(data=[summary(record) for _, record in found], next=more))
+        if (before := query.get("before")) is not None:
+            place = await store_of(services).place(before, wanted.tenant)
+            if place is None:
+                raise InvalidParameter(
+                    f"before: there is no request {before[:128]!r}, or it has been dropped", "before"
+                )
+            wanted = wanted._replace(before=place)
+        found = await store_of(services).last(wanted, limit + 1)
+        page = [summary(record) for _, record in found[:limit]]
+        return json_response(RequestList(data=page, next=page[-1].id if len(found) > limit else None))
 
     form = parameter("format", "string", "`jsonl` (if left out): a record a line; `perfetto`: for ui.perfetto.dev.")
 
@@ -174,5 +181,4 @@ def _wanted(query: Mapping[str, str], caller: Caller) -> Wanted:
     asked, own = query.get("tenant"), tenant_of(caller)
     if own is not None and asked not in (None, own):
         raise NotPermitted("tenant: another tenant's requests need a key with the role 'operator'")
-    before = _number(query, "before", None, 2**62)
-    return Wanted(own if own is not None else asked, query.get("program"), query.get("run"), before)
+    return Wanted(own if own is not None else asked, query.get("program"), query.get("run"))

@@ -134,6 +134,13 @@ class TraceRing:
                 return _decode(body)
         return None
 
+    def place(self, id: str, tenant: str | None) -> int | None:
+        """The number of the newest record of this id, if it is this tenant's."""
+        tests, values = ("id = ?", [id]) if tenant is None else ("id = ? AND tenant = ?", [id, tenant])
+        for (seq,) in self._db.execute(f"SELECT seq FROM requests WHERE {tests} ORDER BY seq DESC LIMIT 1", values):
+            return int(seq)
+        return None
+
     def calls(self, wanted: Wanted) -> list[Call]:
         """All there are, the oldest first."""
         where, values = wanted.where()

@@ -68,6 +68,10 @@ class TraceStore:
         """The record of this id, or the newest of the HTTP request or answer of this id; None: of no such tenant."""
         return await self._ask(lambda ring: ring.get(name, tenant))
 
+    async def place(self, id: str, tenant: str | None) -> int | None:
+        """The number of the record of this id; None: of no such tenant."""
+        return await self._ask(lambda ring: ring.place(id, tenant))
+
     async def calls(self, wanted: Wanted) -> list[Call]:
         """All there are, the oldest first."""
         return await self._ask(lambda ring: ring.calls(wanted))

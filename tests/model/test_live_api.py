@@ -199,3 +199,14 @@ def wait_for(condition: Any, limit_s: float = 30) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
+
+
+def test_choices_that_share_a_prompt_do_not_count_it_as_cached(served: Served) -> None:
+    """The first choice computes it, the others reuse that; of the request nothing was there before."""
+    client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none")
+    prompt = "Two zebras walked along a river that nobody has named yet, and one said to the other: number two."
+    for n in (1, 3):
+        usage = client.completions.create(model=MODEL, prompt=f"{n} {prompt}", max_tokens=4, n=n, temperature=0).usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        assert usage.prompt_tokens_details.cached_tokens in (0, None)

@@ -100,7 +100,14 @@ def test_files_that_are_no_prompts_are_refused(tmp_path: Path):
     (tmp_path / "a.json").write_text('{"model": "x"}')
     (tmp_path / "b.json").write_text("{")
     (tmp_path / "c.txt").write_bytes(b"\xff")
-    for name, why in (("a.json", "neither"), ("b.json", "not JSON"), ("c.txt", "cannot read"), ("d", "cannot read")):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for name, why in (
+        ("a.json", "neither"),
+        ("b.json", "not JSON"),
+        ("deep.json", "not JSON"),
+        ("c.txt", "cannot read"),
+        ("d", "cannot read"),
+    ):
         with pytest.raises(ConfigError, match=why):
             read_prompt(tmp_path / name)
 

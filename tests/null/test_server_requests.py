@@ -122,6 +122,8 @@ def test_a_tenant_sees_its_own_and_an_operator_all(tmp_path: Path) -> None:
         assert (
             hidden.json()["error"]["message"].replace(ids["ada"], "chatcmpl-none") == never.json()["error"]["message"]
         )
+        before = await client.get(f"/v1/requests?before={ids['ada']}", headers=as_("bob"))
+        assert (before.status_code, before.json()["error"]["param"]) == (400, "before"), "no place of another's either"
         for path in ("/v1/requests", "/v1/ledger", "/v1/requests/export"):
             refused = await client.get(f"{path}?tenant=ada", headers=as_("bob"))
             assert (refused.status_code, refused.json()["error"]["code"]) == (403, "permission_denied")
@@ -152,6 +154,7 @@ def test_the_list_is_read_page_by_page() -> None:
             query["before"] = page["next"]
         assert seen == [7, 6, 5, 4, 3, 2, 1]
         assert [one["prompt_tokens"] for one in await records(client, run="run-0")] == [7, 5, 3, 1]
+        assert (await client.get("/v1/requests?limit=7")).json()["next"] is None, "a page that holds the last one"
         exported = (await client.get("/v1/requests/export?limit=2")).text.splitlines()
         assert [json.loads(line)["prompt_tokens"] for line in exported] == [7, 6]
 

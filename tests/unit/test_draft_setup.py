@@ -15,8 +15,10 @@ from bosquet.radix_cache.pool import PagePool
 from bosquet.radix_cache.tree import RadixCache
 from bosquet.runtime.draft_model import DraftModel
 from bosquet.runtime.draft_setup import check_vocabulary
+from bosquet.runtime.guessing import Guesser
 from bosquet.runtime.page_table import PageTable
 from bosquet.runtime.runner import TorchRunner
+from bosquet.runtime.sampler import Sampler
 from bosquet.runtime.sequence import Sequence
 from bosquet.speculative.arbiter import Costs
 from bosquet.types import Request, SamplingParams
@@ -61,3 +63,15 @@ def test_a_head_of_another_width_gives_logits_as_wide_as_the_targets(tmp_path, w
     assert logits.shape == (width,)
     assert torch.isfinite(logits[: min(width, 96)]).all()
     assert (logits[96:] == -torch.inf).all()
+
+
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(temperature=0), SamplingParams(temperature=1)], ids=["greedy", "sampled"]
+)
+@pytest.mark.parametrize("said", [torch.nan, -torch.inf])
+def test_a_draft_that_says_no_number_guesses_nothing(said, sampling):
+    source = SimpleNamespace(begin=lambda sequences: torch.full((len(sequences), 96), said))
+    guesser = Guesser(source, Sampler(96), load_ops("reference").apply_mask, (2,))
+    sequence = Sequence(Request(id="a", ids=[3, 4, 5], sampling=sampling), 0, 0, 40, None)
+    (draft,) = guesser.guess([(sequence, 4)])
+    assert draft.tokens == []

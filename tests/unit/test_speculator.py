@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,6 +107,11 @@ def test_where_tokens_end_is_part_of_a_vocabulary() -> None:
         (CONFIG, b"[]", "damaged"),
         (CONFIG, b'{"format": "bosquet-speculator-0"}', "not a draft of this version"),
         (CONFIG, json.dumps({"format": FORMAT, "target": {}}).encode(), "damaged"),
+        (
+            CONFIG,
+            json.dumps({"format": FORMAT, "target": {"hidden": HIDDEN}, "tokens": TOKENS, "inner": 8}).encode(),
+            "damaged",
+        ),
         (WEIGHTS, None, "no draft can be read here"),
         (WEIGHTS, b"no tensors", "no draft can be read here"),
     ],
@@ -119,6 +125,23 @@ def test_what_is_no_draft_is_refused_in_one_line(file: str, content: bytes | Non
     with pytest.raises(ModelLoadError, match=said) as error:
         Speculator.load(tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("down", lambda tensor: tensor.masked_fill(tensor == tensor.max(), torch.nan), "down holds what is no number"),
+        ("head", lambda tensor: tensor * torch.inf, "head holds what is no number"),
+        ("ids", lambda tensor: tensor * 0 - 5, "do not rise"),
+        ("ids", lambda tensor: tensor.flip(0), "do not rise"),
+    ],
+)
+def test_damaged_weights_are_refused(name: str, damage: Any, said: str, tmp_path: Path) -> None:
+    write(tmp_path)
+    weights = load_file(tmp_path / WEIGHTS)
+    save_file({**weights, name: damage(weights[name]).contiguous()}, tmp_path / WEIGHTS)
+    with pytest.raises(ModelLoadError, match=said):
+        Speculator.load(tmp_path)
 
 
 def test_weights_of_other_shapes_are_refused(tmp_path: Path) -> None:
