@@ -53,6 +53,7 @@ ROWS = (MODEL, "-k", "batched-0 or chunks-0")
 DRAFTS = ("tests/null/test_engine_drafts.py",)
 GUESSES = ("tests/unit/test_sampler_guesses.py",)
 GUESSED = (MODEL, "-k", "reference and draft and model and preempted")
+READ_AGAIN = ("tests/unit/test_draft_setup.py", "-k", "wrong_guess")
 DRAFTED = (MODEL, "-k", "drafts-0 or drafts-1 or drafts-2")
 MASKS = ("tests/unit/test_ops_pointwise.py", "-k", "apply_mask")
 MATCHER = ("tests/unit/test_grammar_matcher.py", "-k", "mask_bits or not_utf8")
@@ -145,7 +146,7 @@ MUTANTS = (
     ),
     Mutant(
         "I3", "a draft model takes what it drafted for what came", "runtime/draft_model.py",
-        "while right < len(known) and known[right] == reading.ahead[right]:", "while right < len(known):", GUESSED,
+        "while right < len(known) and known[right] == reading.ahead[right]:", "while right < len(known):", READ_AGAIN,
     ),
     # ---- I1 and I6 of pages that were on disk ------------------------------------------------------------------------
     Mutant(

@@ -75,3 +75,24 @@ def test_a_draft_that_says_no_number_guesses_nothing(said, sampling):
     sequence = Sequence(Request(id="a", ids=[3, 4, 5], sampling=sampling), 0, 0, 40, None)
     (draft,) = guesser.guess([(sequence, 4)])
     assert draft.tokens == []
+
+
+def test_what_came_in_the_place_of_a_wrong_guess_is_read_again(tmp_path):
+    """Also when more came before it drafts again."""
+    tiny_models.save(tiny_models.make_model(tiny_models.make_config("llama"), seed=3), tmp_path)
+    runner = TorchRunner(tiny_models.open_model(tmp_path, ops=load_ops("reference")), 4)
+    sequences = []
+    for ids in ([3, 4, 5], [3, 4, 5, 7, 9, 10, 11]):
+        cache = RadixCache(PagePool(2))
+        sequence = Sequence(Request(id="a", ids=ids, sampling=SamplingParams()), 0, 0, 40, None)
+        sequence.table = PageTable(cache, sequence.namespace)
+        sequence.table.grow(20)
+        sequences.append((sequence, DraftModel(runner, cache.pool, 96, Costs({1: 1.0, 8: 1.0}))))
+    (sequence, source), (fresh, other) = sequences
+    source.begin([sequence])
+    source.go_on([sequence], [7])
+    source.go_on([sequence], [8])
+    for token in (7, 9, 10, 11):
+        sequence.append(token)
+    logits = source.begin([sequence]).clone()
+    torch.testing.assert_close(logits, other.begin([fresh]), atol=1e-5, rtol=1e-5)
