@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, NamedTuple
 
+from ..prompts.shared import shared_length
 from ..prompts.template import layout_of
 from ..prompts.tokens import encode, encode_for_fork
 from ..prompts.transcript import Close, Op, Open, Transcript, Write
@@ -164,7 +165,7 @@ class _Walk:
         costs: dict[int, Cost] = {}
         for node in (node for group in parallel_groups(self._graph) for node in group):
             prompt = self._prompts[node.id]
-            hit = min(max((_shared(prompt, other) for other in seen), default=0), max(0, len(prompt) - scale))
+            hit = min(max((shared_length(prompt, other) for other in seen), default=0), max(0, len(prompt) - scale))
             samples = (node.piece.n or 1) if isinstance(node.piece, Gen) else 1
             own = before[node.id]
             saved[own is None or self._graph.nodes[own].branch != node.branch] += hit
@@ -193,18 +194,6 @@ class _Walk:
         assert node.sampling is not None
         tokens = node.sampling.max_tokens if seen is None else max(1, round(seen.tokens))
         return tokens * self._counter.per_token
-
-
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids both begin with; by halving, since slices are compared fast."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _said(written: Sequence[Written]) -> list[Said]:

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from ...grammar import reasoning
 from ...grammar.tools import detect
+from ...prompts.shared import shared_length
 from ...types import EngineState, ModelInfo, Output, Relaxed, Request, Segment, Stats, StopMatch
 from ..cache_view import Reuse, Tree
 from ..models.source import EMBEDDED, resolve
@@ -195,7 +196,7 @@ class ScriptedEngine:
     async def submit(self, request: Request) -> ScriptedStream:
         segment = Segment(next(self._lines), False)
         ids = [*self._tokenizer.encode_segments([segment]), self.info.end_ids[0]]
-        cached = max((_shared(request.ids[:-1], live) for _, live in self._live), default=0)
+        cached = max((shared_length(request.ids[:-1], live) for _, live in self._live), default=0)
         self._live.append((request.ids, request.ids + ids[:-1]))
         return ScriptedStream(Output(request.id, 0, ids, None, "stop", StopMatch(token=ids[-1]), cached))
 
@@ -214,7 +215,7 @@ class ScriptedEngine:
     def hits(self) -> tuple[int, int]:
         """Tokens that each turn left to the next, and those that it took."""
         pairs = list(zip(self._live, self._live[1:], strict=False))
-        return sum(len(live) for (_, live), _ in pairs), sum(_shared(live, ids) for (_, live), (ids, _) in pairs)
+        return sum(len(live) for (_, live), _ in pairs), sum(shared_length(live, ids) for (_, live), (ids, _) in pairs)
 
 
 class ScriptedStream:
@@ -238,8 +239,3 @@ def _script(habit: Habit, turns: int) -> Iterator[str]:
         arguments = json.dumps({"query": words(random, 8), "limit": turn, "exact": turn % 2 == 0})
         call = f'<tool_call>\n{{"name": "search", "arguments": {arguments}}}\n</tool_call>'
         yield f"{habit.opening(random)}{words(random, 12)}\n{call}"
-
-
-def _shared(left: Sequence[int], right: Sequence[int]) -> int:
-    pairs = zip(left, right, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))

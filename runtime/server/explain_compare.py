@@ -9,8 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from ...prompts.shared import shared_length
 from .explain_prompt import Part, Prompt, calls, said, texts
-from .explain_text import Change, change, first_difference, start_of
+from .explain_text import Change, change, start_of
 
 Kind = Literal[
     Change,
@@ -81,7 +82,7 @@ def _placed(ours: Prompt, found: Difference) -> Difference:
 
 def first_byte(ours: bytes, theirs: bytes) -> int:
     """The first byte that differs, moved back to the beginning of its character."""
-    at = first_difference(ours, theirs)
+    at = shared_length(ours, theirs)
     while 0 < at < len(ours) and ours[at] & 0xC0 == 0x80:
         at -= 1
     return at
@@ -179,8 +180,8 @@ def _message(ours: Message, theirs: Message, *, last: bool) -> tuple[Kind, str]:
 def change_is_slight(ours: Message, theirs: Message) -> bool:
     """Most of what follows the difference is the same, to the letter, at the end."""
     a, b = said(ours), said(theirs)
-    tail = first_difference(a[::-1], b[::-1])
-    head = first_difference(a, b)
+    tail = shared_length(a[::-1], b[::-1])
+    head = shared_length(a, b)
     return 2 * (tail + head) >= min(len(a), len(b))
 
 

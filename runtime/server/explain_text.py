@@ -10,7 +10,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, AnyStr, Final, Literal
+from typing import Any, Final, Literal
+
+from ...prompts.shared import shared_length
 
 Change = Literal[
     "same", "timestamp", "random_id", "whitespace", "unicode", "case", "json_layout", "reordered", "number",
@@ -52,21 +54,9 @@ ENOUGH: Final = 12
 """Characters that must be alike before a text of which only the beginning is known is said to be the same."""
 
 
-def first_difference(ours: AnyStr, theirs: AnyStr) -> int:
-    """The index of the first character (or byte) that differs, or the length of the shorter."""
-    low, high = 0, min(len(ours), len(theirs))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if ours[low:middle] == theirs[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 def change(ours: str, theirs: str, *, whole: bool = True) -> Change:
     """What kind of change makes one text of the other. Not `whole`: of theirs only the beginning is known."""
-    at = first_difference(ours, theirs)
+    at = shared_length(ours, theirs)
     if at == len(ours) == len(theirs) or (not whole and at == min(len(ours), len(theirs)) >= 1):
         return "same"
     if _both(_TIMES, ours, theirs, at):
@@ -143,4 +133,4 @@ def _akin(ours: str, theirs: str) -> bool:
 
 def _tail(ours: str, theirs: str) -> int:
     """Characters at the end that are the same."""
-    return first_difference(ours[::-1], theirs[::-1])
+    return shared_length(ours[::-1], theirs[::-1])

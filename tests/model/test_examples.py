@@ -6,7 +6,6 @@ What the model writes is never compared, only its shape and what it cost.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import os
@@ -20,6 +19,7 @@ from types import ModuleType
 
 import jsonschema
 import pytest
+from by_path import module_at
 from live_engine import Served
 from typer.testing import CliRunner
 
@@ -39,16 +39,7 @@ def load(monkeypatch: pytest.MonkeyPatch, served: Served) -> Load:
     """Imports an example by its name."""
     monkeypatch.setattr(bosquet, "Engine", lambda: bosquet.BosquetServer(served.url))
 
-    def load(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks annotations up there
-        spec.loader.exec_module(module)
-        return module
-
-    return load
+    return lambda name: module_at(ROOT / "examples" / f"{name}.py", f"example_{name}")
 
 
 @pytest.fixture

@@ -8,14 +8,13 @@ written here as a program.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from by_path import module_at
 from live_engine import Served
 
 import bosquet
@@ -46,19 +45,10 @@ def engine() -> Iterator[bosquet.Engine]:
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+def load() -> Callable[[str], ModuleType]:
     """Imports an example by its name, anew each time: what was compiled before is forgotten."""
 
-    def load(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(f"ways_{name}", EXAMPLES / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks annotations up there
-        spec.loader.exec_module(module)
-        return module
-
-    return load
+    return lambda name: module_at(EXAMPLES / f"{name}.py", f"ways_{name}")
 
 
 def outcome(result: Result[Any]) -> dict[str, Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from by_path import module_at
 from live_engine import serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,13 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def soak() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("soak", ROOT / "benchmarks" / "soak.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["soak"] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "benchmarks" / "soak.py")
 
 
 def test_random_clients_leave_nothing_behind(soak: ModuleType) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import queue
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from by_path import module_at
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,17 +23,7 @@ ALL = {workload.name: workload for group in GROUPS.values() for workload in grou
 TEXT = "a ä€𝄞 b".encode()
 
 
-def load() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "peers" / "openai_http.py"
-    spec = importlib.util.spec_from_file_location("openai_http", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-http = load()
+http = module_at(Path(__file__).parents[2] / "benchmarks" / "peers" / "openai_http.py")
 
 
 class Bytes:

@@ -3,13 +3,12 @@ wrong, or offer what is no token (I3, I5)."""
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from by_path import module_at
 from fakes import VOCABULARY, continuation
 
 from bosquet.runtime.drafting import Drafter
@@ -18,12 +17,7 @@ from bosquet.speculative.arbiter import Arbiter, Costs
 from bosquet.speculative.draft import Offer
 from bosquet.types import Origin, Request, SamplingParams
 
-_spec = importlib.util.spec_from_file_location("engine_fuzz", Path(__file__).with_name("test_engine_fuzz.py"))
-assert _spec is not None
-assert _spec.loader is not None
-fuzz = importlib.util.module_from_spec(_spec)
-sys.modules["engine_fuzz"] = fuzz
-_spec.loader.exec_module(fuzz)
+fuzz = module_at(Path(__file__).with_name("test_engine_fuzz.py"), "engine_fuzz")
 
 
 LONG = next(seed for seed in range(1000) if len(continuation([5] * 20, seed, 0, 40)) == 40)
@@ -60,14 +54,7 @@ class Told(Drafter):
 def test_random_workloads_answer_as_without_drafts(seed: int, pages: int, right: float) -> None:
     rng = random.Random(f"{seed}-{pages}-{right}")
     world = fuzz.World(pages=pages, lag=0, rng=rng, drafter=Told(rng, right))
-    prompts: list[list[int]] = []
-    for number in range(40):
-        world.ask(fuzz.random_request(rng, number, prompts, pages * 16))
-        for _ in range(rng.choice([0, 0, 1, 5])):
-            world.step()
-        live = [r for r in world.requests if world.engine.has(r)]
-        if live and rng.random() < 0.2:
-            world.cancel(rng.choice(live))
+    world.traffic(40, cancels=0.2)
     world.finish()
     world.check_answers()
     fuzz.check_prompt_scores(world)

@@ -74,6 +74,17 @@ class World:
         self.cancelled.add(request_id)
         self.engine.check_integrity()
 
+    def traffic(self, requests: int, cancels: float) -> None:
+        """Random requests, a few steps after each, and now and then a cancel."""
+        prompts: list[list[int]] = []
+        for number in range(requests):
+            self.ask(random_request(self.rng, number, prompts, self.cache.pool.total * 16))
+            for _ in range(self.rng.choice([0, 0, 1, 5])):
+                self.step()
+            live = [name for name in self.requests if self.engine.has(name)]
+            if live and self.rng.random() < cancels:
+                self.cancel(self.rng.choice(live))
+
     def finish(self) -> None:
         for _ in range(20_000):
             if self.engine.idle:

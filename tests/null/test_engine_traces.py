@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from by_path import module_at
 from run_world import STEP_S, World, text
 
 from bosquet.runtime.trace import Trace
 from bosquet.types import PAGE, Request, SamplingParams
 
-_spec = importlib.util.spec_from_file_location("engine_drafts", Path(__file__).with_name("test_engine_drafts.py"))
-assert _spec is not None
-assert _spec.loader is not None
-drafts = importlib.util.module_from_spec(_spec)
-sys.modules["engine_drafts"] = drafts
-_spec.loader.exec_module(drafts)
+drafts = module_at(Path(__file__).with_name("test_engine_drafts.py"), "engine_drafts")
 fuzz = drafts.fuzz
 
 
@@ -127,14 +121,7 @@ def test_random_workloads_are_accounted_for_to_the_token(pages: int, lag: int) -
     rng = random.Random(f"{pages}-{lag}")
     drafter = None if lag else drafts.Told(rng, 0.7)
     world = fuzz.World(pages=pages, lag=lag, rng=rng, drafter=drafter)
-    prompts: list[list[int]] = []
-    for number in range(60):
-        world.ask(fuzz.random_request(rng, number, prompts, pages * 16))
-        for _ in range(rng.choice([0, 0, 1, 5])):
-            world.step()
-        live = [name for name in world.requests if world.engine.has(name)]
-        if live and rng.random() < 0.1:
-            world.cancel(rng.choice(live))
+    world.traffic(60, cancels=0.1)
     world.finish()
     found = {trace.request: trace for trace in world.engine.take_traces()}
     assert found.keys() == world.requests.keys()

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from fakes_engine import ByteTokenizer, text_services
 
+from bosquet.prompts.shared import shared_length
 from bosquet.runtime.server.explain import comparison
 from bosquet.runtime.server.explain_compare import compare_start
 from bosquet.runtime.server.explain_hints import hint_for
 from bosquet.runtime.server.explain_prompt import Told, lay
-from bosquet.runtime.server.explain_text import change, first_difference, start_of
+from bosquet.runtime.server.explain_text import change, start_of
 from bosquet.runtime.server.explainer import MOST_BYTES, OF_A_TENANT, PER_MESSAGE, PER_TOKEN, Explainer
 from bosquet.runtime.trace import ChoiceTrace, Miss, Trace
 from bosquet.types import Origin, Request, SamplingParams
@@ -70,7 +71,7 @@ def test_the_first_difference_is_that_of_a_plain_loop():
         a = "".join(rng.choices("ab", k=rng.randrange(12)))
         b = a[: rng.randrange(len(a) + 1)] + "".join(rng.choices("ab", k=rng.randrange(6)))
         plain = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-        assert first_difference(a, b) == first_difference(a.encode(), b.encode()) == plain
+        assert shared_length(a, b) == shared_length(a.encode(), b.encode()) == plain
 
 
 def test_a_time_is_named_by_its_beginning():
@@ -92,7 +93,7 @@ def test_the_same_text_in_other_tokens_is_told_from_another_text():
 def test_of_a_request_that_is_forgotten_no_more_is_said_than_is_known(theirs: str, kind: str):
     messages = [{"role": "system", "content": "Be brief and kind."}, {"role": "user", "content": "Hi"}]
     ours = lay(list(b"<s>Be brief and kind.<u>Hi<a>"), BYTES, Told(messages))
-    at = 3 + first_difference("Be brief and kind.", theirs)
+    at = 3 + shared_length("Be brief and kind.", theirs)
     found = compare_start(ours, at, theirs[at - 3 :].encode())
     assert (found.kind, found.part.name) == (kind, "messages[0].content")
 
@@ -163,7 +164,7 @@ def test_nothing_random_makes_it_fail(seed: int):
         told = [random_told(rng), random_told(rng)]
         found = comparison(text, (theirs, told[0]), (ours, told[1]))
         assert found.hint
-        assert found.shared_tokens == first_difference(bytes(ours), bytes(theirs))
+        assert found.shared_tokens == shared_length(bytes(ours), bytes(theirs))
 
         at = min(found.shared_tokens, len(ours) - 1)
         request = Request(id=str(n), ids=theirs, sampling=SamplingParams(max_tokens=1))

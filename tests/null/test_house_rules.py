@@ -10,19 +10,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from by_path import module_at
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def rules() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("house_rules", ROOT / "scripts" / "house_rules.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["house_rules"] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "scripts" / "house_rules.py")
 
 
 def test_this_tree_keeps_them(rules: ModuleType) -> None:

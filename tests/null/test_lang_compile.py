@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from by_path import module_at
 from fakes_lang import FakeBackend, aecho, echo
 
 import bosquet.lang as bosquet
@@ -25,13 +24,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"compiled_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module  # pydantic looks annotations up there
-    spec.loader.exec_module(module)
-    return module
+    return module_at(EXAMPLES / f"{name}.py", f"compiled_{name}")
 
 
 def line_with(name: str, text: str) -> int:

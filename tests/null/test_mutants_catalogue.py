@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from by_path import module_at
 from fakes import END, VOCABULARY, HashRunner
 
 from bosquet.radix_cache.pool import PagePool
@@ -21,13 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def mutants() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mutants", ROOT / "scripts" / "mutants.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["mutants"] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "scripts" / "mutants.py")
 
 
 def test_every_fault_fits_exactly_one_place(mutants: ModuleType) -> None:

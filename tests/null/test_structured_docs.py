@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from by_path import module_at
 
 from bosquet.grammar import formats, reasoning
 from bosquet.grammar.schema_keywords import TABLE, Row
@@ -20,13 +19,7 @@ PAGE = (ROOT / "docs" / "structured.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def docs() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("structured_docs", ROOT / "scripts" / "structured_docs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["structured_docs"] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "scripts" / "structured_docs.py")
 
 
 def test_the_page_is_what_the_tables_say(docs: ModuleType) -> None:

@@ -3,14 +3,13 @@ wrong that anything but the number of passes changes (I3)."""
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import tiny_models
+from by_path import module_at
 
 from bosquet.grammar.compiler import GrammarCompiler
 from bosquet.grammar.vocabulary import Vocabulary as GrammarVocabulary
@@ -21,12 +20,7 @@ from bosquet.speculative.arbiter import Arbiter, Costs
 from bosquet.speculative.draft import Offer
 from bosquet.types import Request
 
-_spec = importlib.util.spec_from_file_location("invariants", Path(__file__).with_name("test_invariants.py"))
-assert _spec is not None
-assert _spec.loader is not None
-invariants = importlib.util.module_from_spec(_spec)
-sys.modules["invariants"] = invariants
-_spec.loader.exec_module(invariants)
+invariants = module_at(Path(__file__).with_name("test_invariants.py"), "invariants")
 
 WIDTH = tiny_models.VOCABULARY
 NO_TOKENS = (-1, -WIDTH, -(2**31), WIDTH, WIDTH + 1, 2**31, 2**32 + 40, 2**63 - 1)
