@@ -97,8 +97,7 @@ class Generation:
         self._inspection = inspection
         self.scribe = scribe
         self.joined = joined
-        self._cached = [0] * len(requests)
-        self._told: dict[int, int] = {}
+        self._cached: dict[int, int] = {}  # by position of the request, once it has said so
         self._streams: list[Stream] = []
         self._arrival = record.arrival
         self._first_token = 0.0
@@ -109,13 +108,13 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """Tokens so far, over all prompts and choices; the end token counts as generated."""
-        generated = sum(choice.count for choice in self._choices)
+        generated, cached = sum(choice.count for choice in self._choices), sum(self._cached.values())
         thought = [choice.reader.reasoning_tokens for choice in self._choices]
         return Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=generated,
             total_tokens=self.prompt_tokens + generated,
-            prompt_tokens_details=PromptDetails(sum(self._cached), (self.scribe and self.scribe.carried) or UNSET),
+            prompt_tokens_details=PromptDetails(cached, (self.scribe and self.scribe.carried) or UNSET),
             completion_tokens_details=(
                 UNSET if None in thought else CompletionDetails(sum(count or 0 for count in thought))
             ),
@@ -198,7 +197,8 @@ class Generation:
     def _settle(self) -> None:
         """The answer is over, one way or another."""
         counted = []
-        for position, cached in enumerate(self._cached):
+        for position in range(len(self.requests)):
+            cached = self._cached.get(position, 0)
             choices = self._choices[position * self.n : (position + 1) * self.n]
             first = min((choice.first for choice in choices if choice.count), default=None)
             counted.append(Counted(cached, sum(choice.count for choice in choices), first))
@@ -226,8 +226,8 @@ class Generation:
         events = choice.reader.push(output.tokens, output.finish, output.stop)
         if choice.reader.stopped is not None:
             output = _ended(output, choice.reader.stopped)
-        told = self._told.setdefault(position, output.cached_tokens)  # further choices reuse what the first computed
-        self._cached[position] = self._told[position] = min(told, output.cached_tokens)
+        # Further choices reuse what the first computed.
+        self._cached[position] = min(self._cached.get(position, output.cached_tokens), output.cached_tokens)
         if output.tokens:
             choice.last = time.perf_counter()
             if not choice.count:
