@@ -209,4 +209,4 @@ def test_choices_that_share_a_prompt_do_not_count_it_as_cached(served: Served) -
         usage = client.completions.create(model=MODEL, prompt=f"{n} {prompt}", max_tokens=4, n=n, temperature=0).usage
         assert usage is not None
         assert usage.prompt_tokens_details is not None
-        assert usage.prompt_tokens_details.cached_tokens in (0, None)
+        assert (usage.prompt_tokens_details.cached_tokens or 0) < 4, "other prompts may begin with the same word"
