@@ -174,6 +174,12 @@ class OutOfPages(BosquetError):
     code = "out_of_pages"
 
 
+class OutOfDeviceMemory(BosquetError):
+    """A pass found too little memory on its device. The engine computes it again in smaller parts."""
+
+    code = "out_of_memory"
+
+
 class CacheCorrupt(BosquetError):
     """An integrity check failed: our bug."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import InvalidParameter, Overloaded, PromptTooLong
+from ..errors import InvalidParameter, OutOfDeviceMemory, Overloaded, PromptTooLong
 from ..grammar.base import Compiled
 from ..radix_cache.tree import RadixCache
 from ..types import FinishReason, Output, Request, Stats
@@ -26,6 +26,7 @@ from .disk_store import PageStore, Worker
 from .disk_tier import DiskTier, PageStorage
 from .drafting import Drafter
 from .limits import Limits, Vocabulary
+from .overlap import Overlap
 from .plan import Handle, Runner
 from .scheduler import Scheduler
 from .sequence import Sequence
@@ -51,7 +52,7 @@ class Bounds:
 
 
 class Engine:
-    """`lag` 0 commits each pass before the next is planned; 1 plans one ahead, for devices that run on their own."""
+    """`lag` 0 commits each pass before it returns; 1 may plan the next one first, for devices that run on their own."""
 
     def __init__(
         self,
@@ -76,8 +77,8 @@ class Engine:
         self._reuse = reuse
         self._clock = clock
         self.scheduler = Scheduler(cache, limits, vocabulary, clock)
-        assert drafter is None or not lag, "a draft goes on from a token that is known"
         self.scheduler.drafter = drafter
+        self._overlap = Overlap(clock)
         self._uncommitted: tuple[Step, Handle] | None = None
         self._live: dict[str, list[Sequence]] = {}
         self._deadlines: list[tuple[float, str]] = []
@@ -195,15 +196,16 @@ class Engine:
         """Plan and start one pass; finish it, or with lag 1 the one before it. Returns what became known."""
         began = time.perf_counter()
         outputs = self._expire() if self._deadlines else []
+        if self._uncommitted is None:
+            self._overlap.restart()
+        elif self.scheduler.drafter is not None and not (self._overlap.ahead and self._uncommitted[0].certain):
+            outputs += self._commit_last()
         step = self.scheduler.next()
         planned = time.perf_counter()
-        handle = self.runner.submit(step.plan) if step is not None else None
+        handle = self._submit(step, outputs) if step is not None else None
         submitted = time.perf_counter()
-        if self._lag and self._uncommitted is not None:
-            outputs += self._commit(*self._uncommitted)
-            self._uncommitted = None
-        if step is not None and handle is not None:
-            self._draw(step, handle)
+        outputs += self._commit_last()
+        if step is not None and handle is not None and self._draw(step, handle, outputs):
             if self._lag:
                 self._uncommitted = (step, handle)
             else:
@@ -218,13 +220,42 @@ class Engine:
         stats.step_seconds += done - began
         return outputs
 
-    def _draw(self, step: Step, handle: Handle) -> None:
+    def _submit(self, step: Step, outputs: list[Output]) -> Handle | None:
+        """None: the device had no room for it, and it will be planned anew."""
+        try:
+            return self.runner.submit(step.plan)
+        except OutOfDeviceMemory:
+            self._undo(step, outputs)
+            return None
+
+    def _undo(self, step: Step, outputs: list[Output]) -> None:
+        ended = self.scheduler.undo(step)
+        outputs += ended
+        for output in ended:
+            self._finished(output)
+
+    def _draw(self, step: Step, handle: Handle, outputs: list[Output]) -> bool:
+        """False: the device had no room for it."""
         began = time.perf_counter()
         draws, scores = self.scheduler.draws(step, self._masks)
         masked = time.perf_counter()
-        handle.sample(draws, scores)
+        try:
+            handle.sample(draws, scores)
+        except OutOfDeviceMemory:
+            self._undo(step, outputs)
+            return False
         self._stats.mask_seconds += masked - began
         self._stats.sample_seconds += time.perf_counter() - masked
+        return True
+
+    def _commit_last(self) -> list[Output]:
+        """Finish the pass that is under way, if there is one."""
+        if self._uncommitted is None:
+            return []
+        outputs = self._commit(*self._uncommitted)
+        self._uncommitted = None
+        self._overlap.passed(sum(len(output.tokens) for output in outputs))
+        return outputs
 
     def _commit(self, step: Step, handle: Handle) -> list[Output]:
         outputs = self.scheduler.commit(step, *handle.result())

@@ -123,12 +123,13 @@ class Runs:
         if node is not None and expected and sequence.request.origin.run:
             self.stand_on(run, node)
         if not run.open:
+            named = bool(sequence.request.origin.run)  # else this request was all of it
             run.idle_since = self._clock()
             run.pause_s = ahead.pause_s
-            if run.leases and not run.over:
+            if named and run.leases and not run.over:
                 self._idle[run.key] = run
             else:
-                self._drop(run, remember=bool(sequence.request.origin.run))
+                self._drop(run, remember=named)
 
     def end(self, tenant: str, run: str) -> None:
         """No request will come any more. Unknown runs are ignored."""

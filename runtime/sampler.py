@@ -23,13 +23,14 @@ from .distributions import Filters, argmax, best, draw_dense, draw_ranked, log_n
 from .plan import Sampled, SampleRow, ScoreRow
 from .random_numbers import Purpose, uniforms
 from .rejection import settle
+from .uploads import upload
 
 ApplyMask = Callable[[Tensor, Tensor, Tensor], None]
 
 NOTHING_ALLOWED = -1
 """Token of a draw for which bans, bias and mask left no token."""
 
-_LOWEST_LOGPROB = -9999.0  # what JSON and clients get for minus infinity
+LOWEST_LOGPROB = -9999.0  # what JSON and clients get for minus infinity
 _SCORE_CHUNK = 64  # rows whose softmax is held at once when prompts are scored
 _SHORT, _MEDIUM, _LONG = 64, 256, 1024  # candidate lists; which one is a row's own affair
 
@@ -49,7 +50,7 @@ class Sampler:
         self._check(logits)
         if not draws:
             return []
-        plain = [i for i, draw in enumerate(draws) if _is_greedy(draw.params) and not _is_shaped(draw)]
+        plain = [i for i, draw in enumerate(draws) if _is_greedy(draw.params) and not is_shaped(draw)]
         tokens: list[int] = [NOTHING_ALLOWED] * len(draws)
         if plain:
             rows = [draws[i].row for i in plain]
@@ -103,7 +104,7 @@ class Sampler:
         free = [i for i, draw in enumerate(draws) if _is_random(draw.params)]
         if free:
             rows = [draws[i] for i in free]
-            work = self._shaped(logits, rows, apply_mask)
+            work = self.shaped(logits, rows, apply_mask)
             empty = _fill_empty(work).tolist()
             odds = self._odds(work, rows)
             ids = draw_dense(odds, _uniforms(rows, Purpose.DRAFT, odds.device)).tolist()
@@ -117,20 +118,20 @@ class Sampler:
     ) -> None:
         """Draw for the rows that are not plain argmax, on a copy of their logits."""
         chosen = [draws[i] for i in which]
-        work = self._shaped(logits, chosen, apply_mask)
+        work = self.shaped(logits, chosen, apply_mask)
         for kind, members in _group(chosen, self.vocab_size).items():
             whole = len(members) == len(chosen)
             part = work if whole else work.index_select(0, _tensor(members, work))
             _store(tokens, [which[at] for at in members], self._draw(part, [chosen[at] for at in members], kind))
 
-    def _shaped(self, logits: Tensor, rows: Sequence[SampleRow], apply_mask: ApplyMask) -> Tensor:
+    def shaped(self, logits: Tensor, rows: Sequence[SampleRow], apply_mask: ApplyMask) -> Tensor:
         """A copy of the rows' logits after penalties, bias, bans and masks."""
         work = logits.index_select(0, _tensor([row.row for row in rows], logits))
         _penalize(work, rows)
         _bias_and_ban(work, rows)
         masked = [(at, row.mask) for at, row in enumerate(rows) if row.mask is not None]
         if masked:
-            bits = torch.from_numpy(np.stack([mask for _, mask in masked])).to(work.device)
+            bits = upload(np.stack([mask for _, mask in masked]), work.device)
             apply_mask(work, bits, _tensor([at for at, _ in masked], work))
         return work
 
@@ -155,7 +156,7 @@ class Sampler:
     def _settle(self, work: Tensor, rows: list[SampleRow]) -> Tensor:
         """Rejection sampling from the rows' guesses; overwrites `work`."""
         guesses = [row.guess for row in rows if row.guess is not None]
-        draft = torch.from_numpy(np.stack([guess.odds for guess in guesses])).to(work.device)
+        draft = upload(np.stack([guess.odds for guess in guesses]), work.device)
         return settle(
             self._odds(work, rows),
             draft,
@@ -189,7 +190,7 @@ def _fill_empty(work: Tensor) -> Tensor:
 
 
 def _scale(work: Tensor, rows: Sequence[SampleRow]) -> None:
-    scale(work, torch.tensor([row.params.temperature for row in rows], dtype=torch.float32, device=work.device))
+    scale(work, upload(np.array([row.params.temperature for row in rows], np.float32), work.device))
 
 
 def _weights(scaled: Tensor, rows: Sequence[SampleRow], filters: Filters) -> Tensor:
@@ -205,7 +206,7 @@ def _uniforms(rows: Sequence[SampleRow], purpose: Purpose, device: torch.device)
     numbers = uniforms(
         [row.seed for row in rows], [row.choice for row in rows], [row.position for row in rows], purpose
     )
-    return torch.from_numpy(numbers).to(device)
+    return upload(numbers, device)
 
 
 _GUESSED, _GREEDY, _DENSE = -2, -1, 0  # kinds of rows besides the sizes of candidate lists
@@ -244,7 +245,7 @@ def _is_penalized(params: SamplingParams) -> bool:
     return params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
 
 
-def _is_shaped(row: SampleRow) -> bool:
+def is_shaped(row: SampleRow) -> bool:
     """Whether anything changes the logits before temperature."""
     return row.mask is not None or bool(row.banned) or bool(row.params.logit_bias) or _is_penalized(row.params)
 
@@ -254,9 +255,9 @@ def _filters(rows: Sequence[SampleRow], width: int, device: torch.device) -> Fil
     top_p = [row.params.top_p for row in rows]
     min_p = [row.params.min_p for row in rows]
     return Filters(
-        torch.tensor(top_k, device=device),
-        torch.tensor(top_p, dtype=torch.float64, device=device),
-        torch.tensor(min_p, dtype=torch.float64, device=device),
+        upload(np.array(top_k, np.int64), device),
+        upload(np.array(top_p, np.float64), device),
+        upload(np.array(min_p, np.float64), device),
     )
 
 
@@ -319,18 +320,18 @@ def _places(
         indices.append(ids + at * width)
         values.append(np.broadcast_to(np.asarray(value, np.float32), ids.shape))
     index, value = np.concatenate(indices), np.concatenate(values)
-    return torch.from_numpy(index).to(work.device), torch.from_numpy(value).to(work.device)
+    return upload(index, work.device), upload(value, work.device)
 
 
 def _logprobs(logits: Tensor, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
     """Raw log-probability of tokens[i] under logits[i], with the tops[i] best tokens; logits [n, V], n at least 1."""
     norm = log_norm(logits)
-    own = (logits.gather(1, _tensor(tokens, logits)[:, None])[:, 0] - norm).clamp_(min=_LOWEST_LOGPROB).tolist()
+    own = (logits.gather(1, _tensor(tokens, logits)[:, None])[:, 0] - norm).clamp_(min=LOWEST_LOGPROB).tolist()
     longest = max(tops)
     if longest == 0:
         return [TokenLogprob(token, value) for token, value in zip(tokens, own, strict=True)]
     values, ids = best(logits, longest)
-    listed = (values - norm[:, None]).clamp_(min=_LOWEST_LOGPROB).tolist()
+    listed = (values - norm[:, None]).clamp_(min=LOWEST_LOGPROB).tolist()
     return [
         TokenLogprob(token, value, list(zip(row_ids[:top], row_values[:top], strict=True)))
         for token, value, row_ids, row_values, top in zip(tokens, own, ids.tolist(), listed, tops, strict=True)
@@ -338,7 +339,7 @@ def _logprobs(logits: Tensor, tokens: Sequence[int], tops: Sequence[int]) -> lis
 
 
 def _tensor(values: Sequence[int], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64, device=like.device)
+    return upload(np.array(values, np.int64), like.device)
 
 
 def _store(tokens: list[int], at: Sequence[int], ids: Tensor) -> None:

@@ -18,6 +18,7 @@ from ..grammar.base import MaskRow
 from ..radix_cache.tree import Node, RadixCache
 from ..speculative.draft import NOTHING, Draft
 from ..types import PAGE, FinishReason, Output, TokenLogprob
+from .budget import PassBudget
 from .disk_tier import DiskTier
 from .drafting import Drafter
 from .limits import Limits, Vocabulary
@@ -25,9 +26,9 @@ from .miss import WhyMiss
 from .page_table import PageTable
 from .plan import Sampled, SampleRow, ScoreRow
 from .runs import Runs
-from .sequence import Sequence
+from .sequence import Sequence, output_of
 from .step import Entry, Step, StepBuilder
-from .waiting import WaitingQueue
+from .waiting import WaitingQueue, is_being_computed
 
 
 class Scheduler:
@@ -46,6 +47,8 @@ class Scheduler:
         self.running: list[Sequence] = []  # most important first
         self.preemptions = 0
         self.evicted_pages = 0
+        self._budget = PassBudget(limits.tokens)
+        self._taken_in = 0.0  # when the last pass was
 
     # ---- in and out ------------------------------------------------------------------------------------------------
 
@@ -93,7 +96,7 @@ class Scheduler:
 
     def next(self) -> Step | None:
         """The next pass, or None if there is nothing to compute now."""
-        builder = StepBuilder(self.limits.tokens)
+        builder = StepBuilder(self._budget.tokens)
         if self.drafter is not None:
             self.drafter.arbiter.begin(len(self.running))
         decodes = [s for s in self.running if s.length - s.planned <= 1]
@@ -202,7 +205,7 @@ class Scheduler:
         in_memory = match.length
         if whole and len(sequence.ids) - match.length > builder.left:
             return True
-        if sequence.request.reuse and self._is_being_computed(sequence, match.length):
+        if sequence.request.reuse and is_being_computed(self.running, sequence, match.length):
             return True
         self.cache.pin(match.node)
         needed = -(-len(sequence.ids) // PAGE) - len(match.pages) + self._still_needed()
@@ -250,24 +253,6 @@ class Scheduler:
         """Pages that running sequences will take soon: the rest of their prompts, and one each to generate."""
         return sum(1 + s.table.missing(s.prompt_length) for s in self.running if s.table is not None)
 
-    def _is_being_computed(self, sequence: Sequence, matched: int) -> bool:
-        """A running sequence will publish at least one more whole page of this one's prefix than is cached now."""
-        reach = matched // PAGE * PAGE + PAGE
-        if reach > sequence.match_limit:
-            return False
-        ids = sequence.ids
-        for other in self.running:
-            if (
-                other.computed < other.prompt_length
-                and other.prompt_length >= reach
-                and other.request.reuse
-                and other.namespace == sequence.namespace
-                and other.ids[reach - 1] == ids[reach - 1]
-                and other.ids[:reach] == ids[:reach]
-            ):
-                return True
-        return False
-
     # ---- drawing and committing ------------------------------------------------------------------------------------
 
     def draws(self, step: Step, masks: Items[MaskRow]) -> tuple[list[SampleRow], list[ScoreRow]]:
@@ -303,7 +288,9 @@ class Scheduler:
     def commit(self, step: Step, sampled: list[Sampled], scored: list[list[TokenLogprob]]) -> list[Output]:
         """Take in the results of a pass; returns what there is to tell."""
         now = self._clock()
-        seconds = now - step.began
+        seconds = now - max(step.began, self._taken_in)  # a pass begins when the one before it is over
+        self._taken_in = now
+        self._budget.fitted()
         computed = step.plan.tokens
         self.runs.computed(computed, seconds)
         if self.drafter is not None and all(entry.draw >= 0 for entry in step.entries):
@@ -333,7 +320,28 @@ class Scheduler:
                     sequence.notes.drew(now)
             elif entry.end == sequence.limit == sequence.prompt_length and sequence.finish is None:
                 self.stop(sequence, "length")
-                outputs.append(_output(sequence, []))
+                outputs.append(output_of(sequence, []))
+        return outputs
+
+    def undo(self, step: Step) -> list[Output]:
+        """A pass that the device had no room for: nothing of it counts, those who were in it go back to the queue, and
+        passes get smaller. Where they cannot, they end with an error, which is returned."""
+        smaller = self._budget.shrink(step.plan.tokens)
+        outputs: list[Output] = []
+        for entry in step.entries:
+            sequence = entry.sequence
+            if entry.pinned is not None:
+                self.cache.unpin(entry.pinned)
+                sequence.computed -= sequence.computed % PAGE  # whether the copy was made is not known
+            sequence.pending -= entry.draw >= 0
+            if sequence.finish is None and sequence.table is entry.table:
+                if smaller:
+                    self.preempt(sequence)
+                else:
+                    self.stop(sequence, "error")
+                    output = output_of(sequence, [])
+                    output.error = ("out_of_memory", "the device has too little memory for a pass of a single token")
+                    outputs.append(output)
         return outputs
 
     def _verify(self, entry: Entry, sampled: list[Sampled]) -> Output:
@@ -367,31 +375,21 @@ class Scheduler:
         if token < 0:
             if sequence.matcher is not None and sequence.matcher.completed:
                 self.stop(sequence, "stop")  # min_tokens forbids the end, but the grammar has nothing more to say
-                return _output(sequence, [])
+                return output_of(sequence, [])
             self.stop(sequence, "error")
-            output = _output(sequence, [])
+            output = output_of(sequence, [])
             output.error = ("nothing_allowed", "grammar, bans and biases together leave no token that may come next")
             return output
         sequence.append(token)
         if sequence.matcher is not None and sequence.matcher.try_accept([token]) != 1:
             self.stop(sequence, "error")
-            output = _output(sequence, [])
+            output = output_of(sequence, [])
             output.error = ("internal_error", f"the grammar refused token {token}, which its mask had allowed")
             return output
         finish, stop = sequence.judge(token, self.vocabulary.piece(token), self.vocabulary.is_end(token))
         if finish is not None:
             self.stop(sequence, finish)
-        output = _output(sequence, [token])
+        output = output_of(sequence, [token])
         output.logprobs = [drawn.logprob] if drawn.logprob is not None else None
         output.stop = stop
         return output
-
-
-def _output(sequence: Sequence, tokens: list[int]) -> Output:
-    """The news of one sequence; prompt log-probabilities go out with its first."""
-    output = Output(sequence.request.id, sequence.choice, tokens, finish=sequence.finish)
-    output.cached_tokens = sequence.cached_tokens or 0
-    if sequence.prompt_logprobs is not None and not sequence.told:
-        output.prompt_logprobs = sequence.prompt_logprobs
-    sequence.told = True
-    return output

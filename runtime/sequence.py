@@ -15,7 +15,7 @@ from ..grammar.base import MaskRow, Matcher
 from ..radix_cache.tree import Key, Namespace
 from ..speculative.draft import Guess
 from ..speculative.suffix import SuffixIndex
-from ..types import FinishReason, Request, StopMatch, TokenLogprob
+from ..types import FinishReason, Output, Request, StopMatch, TokenLogprob
 from .notes import Notes
 from .page_table import PageTable
 from .plan import SampleRow
@@ -146,3 +146,13 @@ class Sequence:
         if len(self.ids) >= self.limit:
             return "length", None
         return None, None
+
+
+def output_of(sequence: Sequence, tokens: list[int]) -> Output:
+    """The news of one sequence; prompt log-probabilities go out with its first."""
+    output = Output(sequence.request.id, sequence.choice, tokens, finish=sequence.finish)
+    output.cached_tokens = sequence.cached_tokens or 0
+    if sequence.prompt_logprobs is not None and not sequence.told:
+        output.prompt_logprobs = sequence.prompt_logprobs
+    sequence.told = True
+    return output

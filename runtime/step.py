@@ -38,6 +38,11 @@ class Step:
     entries: list[Entry]
     began: float = 0.0
 
+    @property
+    def certain(self) -> bool:
+        """It is known before the pass how many tokens each row takes in."""
+        return not any(entry.draft.tokens for entry in self.entries)
+
 
 class StepBuilder:
     """`left` is what remains of the token budget, `preempted` whether a sequence had to make room."""

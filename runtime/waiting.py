@@ -7,9 +7,10 @@ first, since the run ends with the longest of its branches; then arrival. Knows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ..radix_cache.tree import RadixCache
+from ..types import PAGE
 from .sequence import Sequence
 
 MATCHED_AT_MOST = 64
@@ -69,3 +70,20 @@ class WaitingQueue:
             length = self._cache.match(sequence.namespace, sequence.key, sequence.match_limit).length
             self._cached[sequence.order] = (self._cache.version, length)
         return length
+
+
+def is_being_computed(running: Iterable[Sequence], sequence: Sequence, matched: int) -> bool:
+    """One of them will publish at least one more whole page of this one's prefix than is cached now."""
+    reach = matched // PAGE * PAGE + PAGE
+    if reach > sequence.match_limit:
+        return False
+    ids = sequence.ids
+    return any(
+        other.computed < other.prompt_length
+        and other.prompt_length >= reach
+        and other.request.reuse
+        and other.namespace == sequence.namespace
+        and other.ids[reach - 1] == ids[reach - 1]
+        and other.ids[:reach] == ids[:reach]
+        for other in running
+    )

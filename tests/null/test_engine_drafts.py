@@ -48,12 +48,17 @@ class Told(Drafter):
         return Offer(self._valid(tokens), self.rng.randrange(40))
 
 
+@pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("right", [0.0, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("pages", [6, 12, 40, 200])
-@pytest.mark.parametrize("seed", range(5))
-def test_random_workloads_answer_as_without_drafts(seed: int, pages: int, right: float) -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_random_workloads_answer_as_without_drafts(
+    seed: int, pages: int, right: float, lag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bosquet.runtime.overlap.BLOCK", 3)  # both manners of planning, in turn
+    monkeypatch.setattr("bosquet.runtime.overlap.STAYS", 2)
     rng = random.Random(f"{seed}-{pages}-{right}")
-    world = fuzz.World(pages=pages, lag=0, rng=rng, drafter=Told(rng, right))
+    world = fuzz.World(pages=pages, lag=lag, rng=rng, drafter=Told(rng, right))
     world.traffic(40, cancels=0.2)
     world.finish()
     world.check_answers()
