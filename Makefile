@@ -11,7 +11,7 @@ serve: setup
 
 test: setup
 	scripts/check
-	.venv/bin/pytest
+	scripts/test
 
 check: setup
 	scripts/check

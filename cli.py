@@ -13,6 +13,7 @@ import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 import typer
@@ -171,10 +172,11 @@ def serve(model: Model = "embedded", help_all: HelpAll = False, *, engine: Engin
 
     def ready(info: Any) -> None:
         body = json.dumps({"model": info.name, "messages": [{"role": "user", "content": "Name three trees."}]})
+        key = " -H 'Authorization: Bearer KEY'" if server.keys_file else ""
         typer.echo(
             f"\n  {info.name} ({info.dtype}, {info.kernels} kernels, {info.pages * 16:,} tokens of cache)\n"
             f"  serving at  {where}\n  docs at     {where}/docs\n  dashboard   {where}/dashboard\n\n  try:\n"
-            f"  curl {where}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n",
+            f"  curl {where}/v1/chat/completions{key} -H 'Content-Type: application/json' \\\n    -d {quote(body)}\n",
             err=True,
         )
 

@@ -43,7 +43,10 @@ class OpStack:
             if layer.out_norm is not None:
                 x = ops.rms_norm(x, layer.out_norm, eps)
             x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
-            x = ops.linear(activate(ops.linear(x, layer.gate_up)), layer.down)
+            if (experts := layer.experts) is not None:
+                x = ops.experts(x, ops.linear(x, experts.router), experts.weights, experts.top_k, experts.normalize)
+            else:
+                x = ops.linear(activate(ops.linear(x, layer.gate_up)), layer.down)
             if layer.down_norm is not None:
                 x = ops.rms_norm(x, layer.down_norm, eps)
             x, residual = ops.add_rms_norm(x, residual, layer.next_norm, eps)

@@ -53,11 +53,21 @@ class Masks(NamedTuple):
     rows: Tensor
 
 
+class ExpertsSpec(NamedTuple):
+    """A feed-forward layer of many experts, of which a router chooses `top_k` for each token; see `Ops.experts`."""
+
+    router: Any  # from `pack_router`
+    weights: Any  # from `pack_experts`
+    top_k: int
+    normalize: bool
+
+
 class LayerSpec(NamedTuple):
     """One layer of a decoder. Weights are packed; a norm that the family lacks is None.
 
     `out_norm` and `down_norm` apply to what attention and feed-forward yield, before it is added to the residual;
     `next_norm` is the norm before the following layer, or the last norm. `cos` and `sin` are [positions, d/2] float32.
+    A layer with `experts` has neither `gate_up` nor `down`: both are None.
     """
 
     qkv: Any
@@ -73,6 +83,7 @@ class LayerSpec(NamedTuple):
     cos: Tensor
     sin: Tensor
     window: int | None
+    experts: ExpertsSpec | None = None
 
 
 class StackSpec(NamedTuple):
@@ -119,6 +130,13 @@ class Ops(Protocol):
     def pack_embedding(self, weight: Tensor | Blocks) -> Any:
         """Prepare a table [V, D] of which rows are looked up."""
 
+    def pack_router(self, weight: Tensor) -> Any:
+        """Prepare a router's weight [E, D], for `linear`: never in less precision than it comes in, since a small error
+        would choose other experts."""
+
+    def pack_experts(self, gate_up: Sequence[Tensor], down: Sequence[Tensor]) -> Any:
+        """Prepare the weights of E experts: [2·F, D] each, gates above what they multiply, and [D, F] each."""
+
     def as_head(self, embedding: Any) -> Any:
         """The weight for `head` that is the same as a packed embedding: a tied one, or a head packed as one."""
 
@@ -158,6 +176,11 @@ class Ops(Protocol):
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         """[T, 2·F] → [T, F]: gelu_tanh(first half) · second half."""
+
+    def experts(self, x: Tensor, router_logits: Tensor, weights: Any, top_k: int, normalize: bool) -> Tensor:
+        """x [T, D], router_logits [T, E], weights from `pack_experts` → [T, D]: the sum over a token's `top_k` experts
+        of down(silu_mul(gate_up · x)) times the expert's share in a softmax over all E, in float32; with `normalize`
+        times its share among the chosen. Of equal logits the lower number is chosen. Computes E = 1 … 512."""
 
     def head(self, x: Tensor, weight: Any) -> Tensor:
         """Output head on chosen rows, weight from `as_head`: [R, D] → [R, V] float32, valid until the next call of this

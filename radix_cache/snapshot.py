@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import islice
 from typing import NamedTuple
 
@@ -28,16 +27,19 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(cache: RadixCache, most: int, only: Namespace | None = None) -> Snapshot:
-    """At most `most` nodes, level by level: about a microsecond each. `only`: those of one namespace."""
-    roots = [root for root in cache.roots() if only in (None, root.namespace)]
-    pending = deque((root, -1, 0) for root in roots[:most])
-    views: list[NodeView] = []
-    room = most - len(pending)
-    while pending:
-        node, parent, depth = pending.popleft()
-        shown = list(islice(reversed(node.children.by_page.values()), min(BREADTH, room)))
-        room -= len(shown)
-        place = len(views)
-        views.append(NodeView(node, parent, depth, len(node.children) - len(shown)))
-        pending.extend((child, place, depth + 1) for child in shown)
-    return Snapshot(views, len(roots))
+    """At most `most` nodes, level by level. Looks at those and at no other, whatever the size of the tree: half a
+    microsecond each. `only`: those of one namespace."""
+    nodes = cache.roots(most) if only is None else cache.roots_of([only])
+    parents, depths, hidden = [-1] * len(nodes), [0] * len(nodes), list[int]()
+    namespaces = cache.namespaces if only is None else len(nodes)
+    room = most - len(nodes)
+    for place, node in enumerate(nodes):  # it grows meanwhile
+        children = node.children.by_page
+        count = min(len(children), BREADTH, room)
+        hidden.append(len(children) - count)
+        if count:
+            nodes += islice(reversed(children.values()), count)
+            parents += [place] * count
+            depths += [depths[place] + 1] * count
+            room -= count
+    return Snapshot(list(map(NodeView._make, zip(nodes, parents, depths, hidden, strict=True))), namespaces)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from ..errors import CacheCorrupt
@@ -206,9 +207,18 @@ class RadixCache:
                 del self._roots[ns]
         return freed
 
-    def roots(self) -> list[Node]:
-        """One for each namespace that was ever asked for. For views and statistics."""
-        return list(self._roots.values())
+    def roots(self, most: int | None = None) -> list[Node]:
+        """One for each namespace that was ever asked for; the first `most`. For views and statistics."""
+        return list(islice(self._roots.values(), most))
+
+    def roots_of(self, namespaces: Iterable[Namespace]) -> list[Node]:
+        """The roots of those of `namespaces` that were ever asked for."""
+        return [root for root in map(self._roots.get, namespaces) if root is not None]
+
+    @property
+    def namespaces(self) -> int:
+        """How many have a root."""
+        return len(self._roots)
 
     def check_integrity(self, running: Iterable[int]) -> None:
         """Verify that every page is free, in the tree or in `running` (the pages owned by running sequences), and all

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -21,15 +21,18 @@ from ..radix_cache.pool import PagePool
 from ..radix_cache.tree import RadixCache
 from ..types import PAGE, ModelInfo
 from .disk_setup import use_disk
-from .draft_setup import load_draft, make_drafter
+from .draft_setup import Draft, load_draft, make_drafter
 from .engine import Bounds, Engine
 from .env import cache_dir
+from .gpu.choose import choose_device
+from .gpu.setup import device_tokens, gpu_runner, open_port
 from .kv_events import KvEvents
 from .limits import Limits, Vocabulary
-from .models.base import ModelShape
+from .models.base import Model, ModelShape
 from .models.registry import load_model
+from .models.source import ModelFolder
 from .models.source import resolve as resolve_model
-from .precision import resolve_precision
+from .precision import Precision, resolve_precision
 from .progress import loading_bar
 from .runner import TorchRunner
 from .settings import EngineConfig, resolve
@@ -48,31 +51,19 @@ def assemble(
 
     Raises `ModelLoadError` and `ConfigError`.
     """
-    precision = resolve_precision(config)
-    native, stored = precision.kernels == "native", precision.weights == "stored"
-    cpus = processors(config.cpus) or ()
-    ops = load_ops(precision.kernels, threads=config.threads, storage=precision.weights, cpus=cpus)
-    with loading_bar() as progress:
-        folder = resolve_model(config.model, dtype="stored" if native else precision.weights, progress=progress)
-        found(folder.path)
-        with ThreadPoolExecutor(1) as beside:  # torch lets other threads run while it copies
-            reading = beside.submit(Tokenizer.from_folder, folder.path)
-            model = load_model(folder, precision.compute, ops, progress, stored)
-            tokenizer = reading.result()
-        draft = load_draft(config, precision, model, tokenizer, progress)
+    precision = resolve_precision(config, choose_device(config.device))
+    folder, tokenizer, model, draft = _load(config, precision, found)
     shape = model.shape
-    kv_bytes = sum(_kv_bytes(one.shape, precision.kv) for one in (model, draft.model) if one is not None)
-    config = resolve(config, model_context=shape.context_length, kv_bytes_per_token=kv_bytes)
-    torch.set_num_threads(1 if native else config.threads)  # native kernels have threads of their own
+    runner, config = _runner(model, draft, config, precision)
     pages = config.cache_tokens // PAGE
     policy: EvictionPolicy = Lru() if config.eviction == "lru" else Lfu()
-    runner = TorchRunner(model, pages, precision.kv)
     engine = Engine(
         runner,
         RadixCache(PagePool(pages), policy, ghosts=Ghosts()),
         Limits(config.step_tokens, config.max_running, config.ageing_s),
         Bounds(shape.vocab_size, config.context_length, config.max_waiting),
         Vocabulary(tokenizer.token_bytes, tokenizer.special_ids, shape.end_ids),
+        lag=int(precision.kernels == "triton" and not config.disk_mb),  # pages are read while no pass is under way
         reuse=config.prefix_cache,
     )
     if config.speculation:
@@ -84,8 +75,8 @@ def assemble(
         folder=str(folder.path),
         vocab_size=shape.vocab_size,
         context_length=config.context_length,
-        dtype="as stored" if stored else precision.weights,
-        device="cpu",
+        dtype="as stored" if precision.weights == "stored" else precision.weights,
+        device=str(precision.device),
         kernels=precision.kernels,
         pages=pages,
         max_waiting=config.max_waiting,
@@ -99,6 +90,48 @@ def assemble(
         return GrammarCompiler(vocabulary)
 
     return engine, info, config, make_compiler
+
+
+class _Loaded(NamedTuple):
+    folder: ModelFolder
+    tokenizer: Tokenizer
+    model: Model
+    draft: Draft
+
+
+def _load(config: EngineConfig, precision: Precision, found: Callable[[Path], None]) -> _Loaded:
+    """The model with its tokenizer, and the draft model if there is one."""
+    ops = load_ops(
+        precision.kernels,
+        threads=config.threads,
+        storage=precision.weights,
+        cpus=processors(config.cpus) or (),
+        device=precision.device,
+        invariant=config.batch_invariant,
+    )
+    with loading_bar() as progress:
+        folder = resolve_model(config.model, dtype=precision.files, progress=progress)
+        found(folder.path)
+        with ThreadPoolExecutor(1) as beside:  # torch lets other threads run while it copies
+            reading = beside.submit(Tokenizer.from_folder, folder.path)
+            model = load_model(folder, precision.compute, ops, progress, precision.weights == "stored")
+            tokenizer = reading.result()
+        return _Loaded(folder, tokenizer, model, load_draft(config, precision, model, tokenizer, progress))
+
+
+def _runner(model: Model, draft: Draft, config: EngineConfig, precision: Precision) -> tuple[TorchRunner, EngineConfig]:
+    """The model's runner, and the configuration with as many tokens of cache as there is room for."""
+    kv_bytes = sum(_kv_bytes(one.shape, precision.kv) for one in (model, draft.model) if one is not None)
+    sizes = {"model_context": model.shape.context_length, "kv_bytes_per_token": kv_bytes}
+    if precision.kernels == "triton":
+        port = open_port(precision.device)
+        config = resolve(config, **sizes, device_tokens=device_tokens(model, config, precision, port, kv_bytes))
+        torch.set_num_threads(config.threads)
+        return gpu_runner(model, config, precision, port), config
+    config = resolve(config, **sizes)
+    # Native kernels have threads of their own.
+    torch.set_num_threads(1 if precision.kernels == "native" else config.threads)
+    return TorchRunner(model, config.cache_tokens // PAGE, precision.kv), config
 
 
 def _tell_routers(engine: Engine, config: EngineConfig) -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from ..types import PAGE
 
 
-class TreeNode(Struct, omit_defaults=True):
+class TreeNode(Struct, omit_defaults=True, gc=False):
     """A run of tokens of the tree. `parent` is the index of its parent's entry; null: a root, which has no tokens.
 
     `locks` counts running requests that use it; `leases` runs that will go on from its end. `hits` counts requests

@@ -88,10 +88,15 @@ def _cache_folder() -> list[Finding]:
 def _compute() -> list[Finding]:
     import torch  # only here: it takes seconds, and the rest of the report should stand without it
 
-    device = "no GPU is used yet"
-    if torch.cuda.is_available():
-        device = f"{torch.cuda.get_device_name()} is there, but no GPU is used yet"
-    return [*_kernels(torch.backends.cpu.get_cpu_capability()), Finding("GPU", device)]
+    from .gpu.choose import fault_of_gpu
+
+    fault = fault_of_gpu()
+    if fault is None:
+        memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        gpu = Finding("GPU", f"{torch.cuda.get_device_name()}, {memory / 1e9:.0f} GB; engines run on it", True)
+    else:
+        gpu = Finding("GPU", f"none: {fault}")
+    return [*_kernels(torch.backends.cpu.get_cpu_capability()), gpu]
 
 
 def _kernels(torch_uses: str) -> list[Finding]:

@@ -117,6 +117,7 @@ class DraftModel:
             return hidden
         with torch.inference_mode():
             logits = self._runner.logits(hidden, None)
+        self._runner.settle()
         if plan.tokens <= WIDEST:
             self.costs.learn(plan.tokens, time.perf_counter() - began)
         missing = self._width - logits.shape[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import ModelLoadError
+from ..errors import ConfigError, ModelLoadError
 from ..radix_cache.pool import PagePool
 from ..speculative.arbiter import Arbiter, Costs
 from ..speculative.speculator import Speculator, Target, is_speculator
@@ -58,15 +58,16 @@ def load_draft(
         return Draft()
     named = Path(config.draft_model)
     if is_speculator(named):
+        if precision.kernels == "triton":
+            raise ConfigError(f"draft_model is {named}, which drafts on a processor only; a GPU takes a smaller model")
         made_for = Target.of(tokenizer.token_bytes, target.shape.hidden)
         head = Speculator.load(named, made_for, target.ops)
         if int(head.ids[-1]) >= target.shape.vocab_size:
             raise ModelLoadError(f"{named}: it drafts token {int(head.ids[-1])}, which the target does not have")
         return Draft(head=head)
-    native, stored = precision.kernels == "native", precision.weights == "stored"
-    folder = resolve_model(config.draft_model, dtype="stored" if native else precision.weights, progress=progress)
+    folder = resolve_model(config.draft_model, dtype=precision.files, progress=progress)
     check_vocabulary(tokenizer, Tokenizer.from_folder(folder.path), folder.path)
-    return Draft(load_model(folder, precision.compute, target.ops, progress, stored))
+    return Draft(load_model(folder, precision.compute, target.ops, progress, precision.weights == "stored"))
 
 
 def make_drafter(
@@ -79,7 +80,7 @@ def make_drafter(
 
     source: DraftSource | None = None
     if draft.model is not None:
-        drafting = TorchRunner(draft.model, pool.total, runner.kv_dtype)
+        drafting = runner.beside(draft.model)
         source = DraftModel(drafting, pool, runner.model.shape.vocab_size, Costs(measure(drafting)))
     elif draft.head is not None:
         source = DraftHead(draft.head, runner)

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Items
 from time import perf_counter
 
 from ..speculative.arbiter import MOST, Arbiter, Worth
-from ..speculative.draft import NOTHING, Draft, Encode, Offer, hold_to
+from ..speculative.draft import NOTHING, Draft, Encode, Offer, fork, hold_to
 from ..speculative.suffix import LONG, Memory, SuffixIndex
 from .guessing import Guesser
 from .sequence import Sequence
@@ -40,8 +40,10 @@ class Drafter:
         behind: list[Sequence] = []
         for sequence, room in asked:
             room = min(room, MOST, sequence.limit - len(sequence.ids) - 1)  # a token more than these is drawn
-            offer = self._suffix(sequence, room) if room > 0 and "suffix" in sequence.request.speculation else None
-            draft = self._hold(sequence, offer, room)
+            offer, other = None, None
+            if room > 0 and "suffix" in sequence.request.speculation:
+                offer, other = self._suffix(sequence, room)
+            draft = self._hold(sequence, offer, room, other)
             model = self._model(sequence)
             if model.tokens and room > 0 and not _is_forced(draft) and self._beats(model, draft, offer):
                 assert self._guesser is not None
@@ -62,8 +64,8 @@ class Drafter:
                     drafts[at] = draft
         return drafts
 
-    def _hold(self, sequence: Sequence, offer: Offer | None, room: int) -> Draft:
-        """What of an offer may come, and what must."""
+    def _hold(self, sequence: Sequence, offer: Offer | None, room: int, other: Offer | None = None) -> Draft:
+        """What of an offer may come, and what must. Without a grammar, `other` stands beside it where that pays."""
         tokens = () if offer is None else offer.tokens
         sequence.backed = 0 if offer is None else offer.match
         if sequence.matcher is not None:
@@ -81,7 +83,14 @@ class Drafter:
             )
             sequence.notes.mask_seconds += perf_counter() - began
             return draft
-        return Draft(list(tokens), ["suffix"] * len(tokens), None) if tokens else NOTHING
+        if not tokens:
+            return NOTHING
+        if offer is not None and other is not None:
+            more = min(self.arbiter.branch(offer.match), room - len(tokens))
+            both, parents = fork(tokens, _as_far(tokens, other.tokens, more))
+            if len(both) > len(tokens):
+                return Draft(both, ["suffix"] * len(both), None, parents=parents)
+        return Draft(list(tokens), ["suffix"] * len(tokens), None)
 
     def _model(self, sequence: Sequence) -> Worth:
         """What the draft model is worth to it."""
@@ -101,8 +110,8 @@ class Drafter:
         _, each = self._guesser.source.costs.line
         return self.arbiter.saves(model, sequence.limit - len(sequence.ids)) > each * unread
 
-    def _suffix(self, sequence: Sequence, room: int) -> Offer | None:
-        """What came after the same words before."""
+    def _suffix(self, sequence: Sequence, room: int) -> tuple[Offer | None, Offer | None]:
+        """What came after the same words before: after most of them, and what else there is."""
         index = sequence.index
         if index is None:
             index = sequence.index = SuffixIndex(OWN_TOKENS)
@@ -113,10 +122,12 @@ class Drafter:
             index.offer(sequence.ids, room),
             self._memory.offer(origin.tenant, origin.program, sequence.ids, room),
         ]
-        best = max((offer for offer in offers if offer is not None), key=lambda offer: offer.match, default=None)
-        if best is None:
-            return None
-        return Offer(self._valid(best.tokens[: self.arbiter.suffix(best.match).tokens]), best.match)
+        found = sorted((offer for offer in offers if offer is not None), key=lambda offer: -offer.match)
+        if not found:
+            return None, None
+        best = found[0]
+        cut = Offer(self._valid(best.tokens[: self.arbiter.suffix(best.match).tokens]), best.match)
+        return cut, Offer(self._valid(found[1].tokens), found[1].match) if len(found) > 1 else None
 
     def _valid(self, tokens: Items[int]) -> Items[int]:
         """Up to the first that is no token."""
@@ -125,10 +136,10 @@ class Drafter:
                 return tokens[:i]
         return tokens
 
-    def judged(self, sequence: Sequence, draft: Draft, at: int, accepted: bool) -> None:
-        """The draft's token number `at` was reached, and was right or wrong."""
+    def judged(self, sequence: Sequence, draft: Draft, at: int, accepted: bool, rank: int = 0) -> None:
+        """The draft's token number `at` was reached, and was right or not; so many others in its place were not."""
         source = draft.sources[at]
-        self.arbiter.learn(source, at if source == "model" else sequence.backed, accepted)
+        self.arbiter.learn(source, at if source == "model" else sequence.backed, accepted, rank)
         sequence.notes.drafted(source, right=accepted)
 
     def drew(self, sequence: Sequence, row: int) -> None:
@@ -143,6 +154,14 @@ class Drafter:
             origin = sequence.request.origin
             start = max(0, sequence.prompt_length - LONG)
             self._memory.remember(origin.tenant, origin.program, sequence.ids[start:])
+
+
+def _as_far(first: Items[int], second: Items[int], more: int) -> Items[int]:
+    """So much of `second` that it adds at most `more` tokens to a tree with `first`."""
+    same = 0
+    while same < min(len(first), len(second)) and first[same] == second[same]:
+        same += 1
+    return second[: same + max(0, more)]
 
 
 def _is_forced(draft: Draft) -> bool:

@@ -164,7 +164,7 @@ class Engine:
         for sequence in stopped:
             self.scheduler.stop(sequence, reason)
         if sequences:
-            self._traces.append(trace(sequences, self._clock(), self.scheduler.runs.pace))
+            self._note(sequences)
         return stopped
 
     def _expire(self) -> list[Output]:
@@ -259,6 +259,8 @@ class Engine:
 
     def _commit(self, step: Step, handle: Handle) -> list[Output]:
         outputs = self.scheduler.commit(step, *handle.result())
+        if moves := self.scheduler.acceptance.take_moves():
+            self.runner.move(moves)
         for output in outputs:
             self._stats.generated_tokens += len(output.tokens)
             if output.finish is not None:
@@ -271,7 +273,13 @@ class Engine:
             self._stats.finished += 1
             self._stats.cached_tokens += sequences[0].cached_tokens or 0
             del self._live[output.request]
-            self._traces.append(trace(sequences, self._clock(), self.scheduler.runs.pace))
+            self._note(sequences)
+
+    def _note(self, sequences: list[Sequence]) -> None:
+        """Make the record of a request that is over."""
+        for sequence in sequences:
+            self.scheduler.why_miss.over(sequence)
+        self._traces.append(trace(sequences, self._clock(), self.scheduler.runs.pace))
 
     def take_traces(self) -> list[Trace]:
         """The records of requests that have ended since they were last taken."""

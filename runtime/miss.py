@@ -7,7 +7,6 @@ a tenth of a millisecond at most where a prompt has left a path that is cached.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -46,7 +45,10 @@ _REASONS: Final[dict[EvictionCause, str]] = {"evicted": "pressure", "superseded"
 
 
 class WhyMiss:
-    """Told of sequences that get room, and of prefixes that are kept."""
+    """Told of sequences that get room, of prefixes that are kept, and of sequences that are over.
+
+    Until a sequence is over only its own namespace is looked into: what others hold has no part in how long it takes to
+    its last token."""
 
     def __init__(self, cache: RadixCache, clock: Callable[[], float]) -> None:
         self.reuse = ReuseDistances()
@@ -68,13 +70,18 @@ class WhyMiss:
             copied=match.tail[1] if match.tail else 0,
             disk=disk,
             ours=tuple(sequence.ids[found.at : found.at + SHOWN]),
-            elsewhere=self._elsewhere(sequence, found.at) if found.cause in NEVER_OR_NO_MORE else 0,
         )
 
     def kept(self, sequence: Sequence, node: Node) -> None:
         """What was computed of a sequence stays in the tree, up to `node`."""
         self.reuse.fill(marks_to(node, sequence.computed))
         node.label = sequence.request.origin.program or node.label
+
+    def over(self, sequence: Sequence) -> None:
+        """All its tokens are there. Note what of its prompt other namespaces have, for operators."""
+        found = sequence.notes.miss
+        if found is not None and found.cause in NEVER_OR_NO_MORE:
+            sequence.notes.miss = replace(found, elsewhere=self._elsewhere(sequence, found.at))
 
     # ---- the causes, in the order in which they count ----------------------------------------------------------------
 
@@ -107,10 +114,10 @@ class WhyMiss:
         ids, most = sequence.ids, at
         for other in running:
             if (
-                len(other.ids) > at
-                and other.ids[at] == ids[at]
+                other.namespace == sequence.namespace  # first: nothing of another's is looked at
                 and other.request.reuse
-                and other.namespace == sequence.namespace
+                and len(other.ids) > at
+                and other.ids[at] == ids[at]
                 and other.ids[:at] == ids[:at]
             ):
                 most = max(most, common_tokens(other.key.data, sequence.key.data))
@@ -145,9 +152,9 @@ class WhyMiss:
 
     def _elsewhere(self, sequence: Sequence, at: int) -> int:
         """The most tokens that another namespace has, if these are a page more."""
-        others = (root.namespace for root in islice(self._cache.roots(), NAMESPACES))
+        others = (root.namespace for root in self._cache.roots(NAMESPACES))
         matches = (
-            self._cache.match(other, sequence.key, sequence.match_limit).length
+            self._cache.match(other, sequence.key, sequence.prompt_length - 1).length
             for other in others
             if other != sequence.namespace
         )

@@ -25,6 +25,13 @@ class Copy(NamedTuple):
     length: int
 
 
+class Move(NamedTuple):
+    """What lies in slot `src` belongs into slot `dst`."""
+
+    src: int
+    dst: int
+
+
 class SampleRow(NamedTuple):
     """One token to draw. `row` is the index of the logits in the pass's output, counted over all rows' `logits_at`.
 
@@ -91,6 +98,9 @@ class Runner(Protocol):
 
     def submit(self, plan: Plan) -> Handle:
         """Start a pass. Draws of the plan before it must have been started (`sample`) by then."""
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Copy slots, as if all were read before any is written, after the passes that have been submitted."""
 
     def profile(self) -> dict[str, float]:
         """Seconds spent on each stage of all passes so far; empty where that is not counted."""

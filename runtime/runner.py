@@ -18,8 +18,9 @@ from ..kernels.table import AttentionRow, Bytes, Masks
 from ..types import PAGE, Row, TokenLogprob
 from .head_masks import spare
 from .models.base import Batch, Model
-from .plan import Plan, Sampled, SampleRow, ScoreRow
+from .plan import Move, Plan, Sampled, SampleRow, ScoreRow
 from .sampler import Sampler
+from .uploads import upload
 
 
 class TorchHandle:
@@ -61,7 +62,12 @@ class TorchRunner:
         self.device = torch.device("cpu")
         self._layout_seconds = self._head_seconds = 0.0
         self.kv_dtype = kv_dtype or model.dtype
+        self.pages = pages
         self._kv: Any = model.ops.make_kv(shape.layers, shape.kv_heads, pages, shape.head_dim, self.kv_dtype)
+
+    def beside(self, model: Model) -> TorchRunner:
+        """A runner of another model, with as many pages."""
+        return TorchRunner(model, self.pages, self.kv_dtype)
 
     def submit(self, plan: Plan) -> TorchHandle:
         """Compute one pass. Page copies come first."""
@@ -84,6 +90,14 @@ class TorchRunner:
                 hidden = hidden[torch.from_numpy(layout.logits)]
             self.hidden = hidden
             return TorchHandle(self, hidden)
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """See `plan.Runner`."""
+        src, dst = upload(np.array(moves, np.int64).T.copy(), self.device).unbind(0)
+        self.model.ops.move_slots(self._kv, src, dst)
+
+    def settle(self) -> None:
+        """Wait until all passes are over."""
 
     @property
     def page_bytes(self) -> int:
@@ -122,8 +136,8 @@ class Layout:
         self.logits: npt.NDArray[np.int64] = np.empty(logits, np.int64)
 
 
-def lay_out(rows: Sequence[Row], last_tokens: Sequence[int]) -> Layout:
-    """Flatten rows; a placeholder -1 - k becomes `last_tokens[k]`."""
+def lay_out(rows: Sequence[Row], last_tokens: Sequence[int] | None) -> Layout:
+    """Flatten rows; a placeholder -1 - k becomes `last_tokens[k]`, where these are known."""
     layout = Layout(sum(len(row.tokens) for row in rows), sum(len(row.logits_at) for row in rows))
     at = wanted = 0
     for row in rows:
@@ -131,16 +145,28 @@ def lay_out(rows: Sequence[Row], last_tokens: Sequence[int]) -> Layout:
         if length == 1:
             token = row.tokens[0]
             # A draw that nothing was allowed for is -1; its sequence is over and this row is thrown away.
-            layout.tokens[at] = token if token >= 0 else max(0, last_tokens[-1 - token])
+            if token < 0 and last_tokens is not None:
+                token = max(0, last_tokens[-1 - token])
+            layout.tokens[at] = token
             layout.positions[at] = start
             layout.slots[at] = row.pages[start // PAGE] * PAGE + start % PAGE
         else:
-            positions = np.arange(start, start + length)
+            places = np.arange(start, start + length)
+            positions = places if row.parents is None else start + _depths(row.parents)
             layout.tokens[at : at + length] = row.tokens
             layout.positions[at : at + length] = positions
-            layout.slots[at : at + length] = np.asarray(row.pages)[positions // PAGE] * PAGE + positions % PAGE
+            layout.slots[at : at + length] = np.asarray(row.pages)[places // PAGE] * PAGE + places % PAGE
         for index in row.logits_at:
             layout.logits[wanted] = at + index
             wanted += 1
         at += length
     return layout
+
+
+def _depths(parents: Sequence[int]) -> npt.NDArray[np.int64]:
+    """How far each token of a tree is from its root."""
+    depths = np.zeros(len(parents), np.int64)
+    for at, parent in enumerate(parents):
+        if parent >= 0:
+            depths[at] = depths[parent] + 1
+    return depths

@@ -50,7 +50,7 @@ class Sampler:
         self._check(logits)
         if not draws:
             return []
-        plain = [i for i, draw in enumerate(draws) if _is_greedy(draw.params) and not is_shaped(draw)]
+        plain = [i for i, draw in enumerate(draws) if is_greedy(draw.params) and not is_shaped(draw)]
         tokens: list[int] = [NOTHING_ALLOWED] * len(draws)
         if plain:
             rows = [draws[i].row for i in plain]
@@ -218,7 +218,7 @@ def _group(rows: Sequence[SampleRow], width: int) -> dict[int, list[int]]:
     for at, row in enumerate(rows):
         params = row.params
         limited = 0 < params.top_k < width
-        if _is_greedy(params):
+        if is_greedy(params):
             kind = _GREEDY
         elif row.guess is not None:
             kind = _GUESSED
@@ -232,13 +232,13 @@ def _group(rows: Sequence[SampleRow], width: int) -> dict[int, list[int]]:
     return groups
 
 
-def _is_greedy(params: SamplingParams) -> bool:
+def is_greedy(params: SamplingParams) -> bool:
     return params.temperature <= 0 or params.top_k == 1
 
 
 def _is_random(params: SamplingParams) -> bool:
     """Whether only the distribution of what is drawn is promised: nobody asked for a seed."""
-    return params.seed is None and not _is_greedy(params)
+    return params.seed is None and not is_greedy(params)
 
 
 def _is_penalized(params: SamplingParams) -> bool:
@@ -247,7 +247,12 @@ def _is_penalized(params: SamplingParams) -> bool:
 
 def is_shaped(row: SampleRow) -> bool:
     """Whether anything changes the logits before temperature."""
-    return row.mask is not None or bool(row.banned) or bool(row.params.logit_bias) or _is_penalized(row.params)
+    return row.mask is not None or is_edited(row)
+
+
+def is_edited(row: SampleRow) -> bool:
+    """Whether anything but a mask does."""
+    return bool(row.banned) or bool(row.params.logit_bias) or _is_penalized(row.params)
 
 
 def _filters(rows: Sequence[SampleRow], width: int, device: torch.device) -> Filters:

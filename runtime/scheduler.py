@@ -18,6 +18,7 @@ from ..grammar.base import MaskRow
 from ..radix_cache.tree import Node, RadixCache
 from ..speculative.draft import NOTHING, Draft
 from ..types import PAGE, FinishReason, Output, TokenLogprob
+from .acceptance import Acceptance
 from .budget import PassBudget
 from .disk_tier import DiskTier
 from .drafting import Drafter
@@ -27,7 +28,7 @@ from .page_table import PageTable
 from .plan import Sampled, SampleRow, ScoreRow
 from .runs import Runs
 from .sequence import Sequence, output_of
-from .step import Entry, Step, StepBuilder
+from .step import Step, StepBuilder
 from .waiting import WaitingQueue, is_being_computed
 
 
@@ -43,12 +44,20 @@ class Scheduler:
         self.why_miss = WhyMiss(cache, clock)
         self.waiting = WaitingQueue(cache, limits.ageing_s, clock, self.runs.order)
         self.tier: DiskTier | None = None  # what was evicted, on disk
-        self.drafter: Drafter | None = None
+        self.acceptance = Acceptance(vocabulary, self.stop)
         self.running: list[Sequence] = []  # most important first
         self.preemptions = 0
         self.evicted_pages = 0
         self._budget = PassBudget(limits.tokens)
         self._taken_in = 0.0  # when the last pass was
+
+    @property
+    def drafter(self) -> Drafter | None:
+        return self.acceptance.drafter
+
+    @drafter.setter
+    def drafter(self, drafter: Drafter | None) -> None:
+        self.acceptance.drafter = drafter
 
     # ---- in and out ------------------------------------------------------------------------------------------------
 
@@ -278,10 +287,10 @@ class Scheduler:
                         began = self._clock()
                         sequence.matcher.fill_mask(mask)
                         sequence.notes.mask_seconds += self._clock() - began
-                    guess = draft.guess(i)
-                    drafted = draft.tokens[:i]
+                    drafted = draft.path(i - 1)
+                    position = entry.end + len(drafted)
                     draws.append(
-                        sequence.sample_row(row + i, entry.end + i, self.vocabulary.end_ids, mask, drafted, guess)
+                        sequence.sample_row(row + i, position, self.vocabulary.end_ids, mask, drafted, draft.guess(i))
                     )
         return draws, scores
 
@@ -316,7 +325,7 @@ class Scheduler:
             if entry.draw >= 0:
                 sequence.pending -= 1
                 if sequence.finish is None:
-                    outputs.append(self._verify(entry, sampled))
+                    outputs.append(self.acceptance.verify(entry, sampled))
                     sequence.notes.drew(now)
             elif entry.end == sequence.limit == sequence.prompt_length and sequence.finish is None:
                 self.stop(sequence, "length")
@@ -343,53 +352,3 @@ class Scheduler:
                     output.error = ("out_of_memory", "the device has too little memory for a pass of a single token")
                     outputs.append(output)
         return outputs
-
-    def _verify(self, entry: Entry, sampled: list[Sampled]) -> Output:
-        """Take the drawn tokens one after the other, as long as what stood in the pass after them was right. A draft
-        token only decides how many are taken: each is drawn from the logits and the random number of its own place."""
-        sequence, draft = entry.sequence, entry.draft
-        output = self._accept(sequence, sampled[entry.draw])
-        newest = entry.logits + len(entry.scores)
-        for i, guess in enumerate(draft.tokens):
-            if not output.tokens:
-                break
-            assert self.drafter is not None
-            right = output.tokens[-1] == guess
-            self.drafter.judged(sequence, draft, i, right)
-            if not right or sequence.finish is not None:
-                break
-            sequence.computed = sequence.planned = entry.end + i + 1
-            newest += 1
-            more = self._accept(sequence, sampled[entry.draw + i + 1])
-            more.tokens = output.tokens + more.tokens
-            if output.logprobs is not None:
-                more.logprobs = output.logprobs + (more.logprobs or [])
-            more.prompt_logprobs = output.prompt_logprobs
-            output = more
-        if self.drafter is not None and sequence.finish is None:
-            self.drafter.drew(sequence, newest)
-        return output
-
-    def _accept(self, sequence: Sequence, drawn: Sampled) -> Output:
-        token = drawn.token
-        if token < 0:
-            if sequence.matcher is not None and sequence.matcher.completed:
-                self.stop(sequence, "stop")  # min_tokens forbids the end, but the grammar has nothing more to say
-                return output_of(sequence, [])
-            self.stop(sequence, "error")
-            output = output_of(sequence, [])
-            output.error = ("nothing_allowed", "grammar, bans and biases together leave no token that may come next")
-            return output
-        sequence.append(token)
-        if sequence.matcher is not None and sequence.matcher.try_accept([token]) != 1:
-            self.stop(sequence, "error")
-            output = output_of(sequence, [])
-            output.error = ("internal_error", f"the grammar refused token {token}, which its mask had allowed")
-            return output
-        finish, stop = sequence.judge(token, self.vocabulary.piece(token), self.vocabulary.is_end(token))
-        if finish is not None:
-            self.stop(sequence, finish)
-        output = output_of(sequence, [token])
-        output.logprobs = [drawn.logprob] if drawn.logprob is not None else None
-        output.stop = stop
-        return output

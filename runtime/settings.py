@@ -36,14 +36,25 @@ class EngineConfig:
         allowed=plain_text(empty=False),
         basic=True,
     )
-    dtype: Literal["auto", "float32", "bfloat16", "int8", "int4"] = knob(
-        "auto", "Precision of weights; auto: the file's own, or with reference kernels bfloat16 where the CPU has it."
+    device: Literal["auto", "cpu", "cuda"] = knob(
+        "auto", "Where the model runs; auto: a GPU where one can be used, else the processor.", basic=True
     )
-    kv_dtype: Literal["auto", "float32", "bfloat16", "int8"] = knob(
+    dtype: Literal["auto", "float32", "bfloat16", "int8", "int4", "fp8"] = knob(
+        "auto", "Precision of weights; auto: the file's own; bfloat16 on a GPU, or where reference kernels have it."
+    )
+    kv_dtype: Literal["auto", "float32", "bfloat16", "int8", "fp8"] = knob(
         "auto", "Precision of the key-value cache; auto: bfloat16, or with reference kernels that of the weights."
     )
-    kernels: Literal["auto", "native", "reference"] = knob(
-        "auto", "Which implementation of the op table; auto: native where it was built for this processor."
+    kernels: Literal["auto", "native", "reference", "triton"] = knob(
+        "auto", "Which implementation of the op table; auto: triton on a GPU, native where it was built for this CPU."
+    )
+    graph_mb: int = knob(
+        1024,
+        "Megabytes of a GPU for recorded passes, which start with one call each; 0: none are recorded.",
+        allowed=between(0, 2**20),
+    )
+    batch_invariant: bool = knob(
+        False, "On a GPU: a row's bits do not depend on what else is computed with it. Slower."
     )
     threads: int = knob(0, "Threads that compute; 0: one a core.", allowed=between(1, 256, auto=True), basic=True)
     cpus: str = knob(
@@ -57,7 +68,7 @@ class EngineConfig:
     )
     cache_tokens: int = knob(
         0,
-        "Tokens in the key-value cache; 0: a fifth of free memory, at most 65,536.",
+        "Tokens in the key-value cache; 0: a fifth of free memory, at most 65,536; on a GPU all that fits.",
         allowed=between(LEAST_TOKENS, 2**30, auto=True),
         basic=True,
     )
@@ -93,16 +104,19 @@ class EngineConfig:
         check_knobs(self)
 
 
-def resolve(config: EngineConfig, *, model_context: int, kv_bytes_per_token: int) -> EngineConfig:
-    """Turn every "auto" into a value. Raises `ConfigError` where settings contradict the model or the machine."""
+def resolve(
+    config: EngineConfig, *, model_context: int, kv_bytes_per_token: int, device_tokens: int | None = None
+) -> EngineConfig:
+    """Turn every "auto" into a value. `device_tokens` is what a device of its own has room for. Raises `ConfigError`
+    where settings contradict the model or the machine."""
     cpus = processors(config.cpus) or ()
     if cpus and config.threads > len(cpus):
         raise ConfigError(f"threads is {config.threads}; it must be at most {len(cpus)}, as many as cpus names")
     context = config.context_length or model_context
     if context > model_context:
         raise ConfigError(f"context_length is {context}; this model's is {model_context}, and it must not be more")
-    free = free_memory() // kv_bytes_per_token
-    tokens = config.cache_tokens or min(65_536, free // 5)
+    free = free_memory() // kv_bytes_per_token if device_tokens is None else device_tokens
+    tokens = config.cache_tokens or (min(65_536, free // 5) if device_tokens is None else free)
     if not LEAST_TOKENS <= tokens <= free:
         said = f"it must be from {LEAST_TOKENS} to {free}, for which memory is free"
         raise ConfigError(f"cache_tokens is {tokens}; {said}")

@@ -95,7 +95,11 @@ class StepBuilder:
             sequence.pending_draw = draw
         self.entries.append(Entry(sequence, table, end, draw, self._logits, scores, pinned, draft))
         row = [*tokens, *draft.tokens] if draft.tokens else tokens
-        self.plan.rows.append(Row(row, start, table.pages, logits_at))
+        parents = None
+        if draft.parents is not None:
+            known = len(tokens)
+            parents = [*range(-1, known - 1), *(known + parent for parent in draft.parents)]
+        self.plan.rows.append(Row(row, start, table.pages, logits_at, parents))
         if copy is not None:
             self.plan.copies.append(copy)
         sequence.planned = end

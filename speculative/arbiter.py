@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from .draft import Source
 
-MOST = 16
-"""Tokens drafted for one row."""
+MOST = 15
+"""Tokens drafted for one row: with the one before them 16, which kernels take for a short row."""
 
 WIDEST = 128
 """Tokens of the widest pass from which costs are learnt; wider ones are prompts."""
@@ -29,6 +29,7 @@ WIDEST = 128
 _FORGETS = 0.98  # weight of the past after one more pass
 _WEIGHS = 0.05  # of a pass: what each width measured at the start counts for beside those seen
 _MARGIN = 1.05  # by which a draft token must beat the rate without it
+_BRANCH = 0.2  # that a second guess is right where the first is wrong, before anything is known
 _LEARNS = 0.02  # weight of one more verdict on a draft token
 _RETURNS = 0.0005  # how far an estimate drifts back to its prior in a pass in which it was not tried
 
@@ -134,6 +135,7 @@ class Arbiter:
     tallies: dict[Source, Tally] = field(default_factory=lambda: {source: Tally() for source in _PRIORS})
     _chances: dict[Source, list[float]] = field(default_factory=lambda: {s: list(p) for s, p in _PRIORS.items()})
     _rows: int = 1
+    _branch: float = _BRANCH
 
     def begin(self, rows: int) -> None:
         """Before the drafts of a pass of so many rows."""
@@ -156,6 +158,23 @@ class Arbiter:
         """Of what followed a match of so many tokens."""
         chance = self._chances["suffix"][_kind("suffix", match)]
         return self._worth(lambda _: chance)
+
+    def branch(self, match: int) -> int:
+        """Tokens of a second guess that pay beside what `suffix` says of a match."""
+        chain = self.suffix(match)
+        if self.costs is None or not chain.tokens:
+            return 0
+        a, b = self.costs.line
+        chance = self._chances["suffix"][_kind("suffix", match)]
+        seconds = a + b * self._rows * (1 + chain.tokens)
+        tokens = chain.rate * seconds / self._rows
+        reached, count = (1 - chance) * self._branch, 0
+        while count < MOST - chain.tokens and reached * seconds >= _MARGIN * b * self._rows * tokens:
+            seconds += b * self._rows
+            tokens += reached
+            count += 1
+            reached *= chance
+        return count
 
     def model(self, drafting: Costs) -> Worth:
         """Of a draft model whose passes cost so much."""
@@ -185,11 +204,15 @@ class Arbiter:
             reached *= chance(count)
         return Worth(count, tokens * rows / max(seconds, 1e-12))
 
-    def learn(self, source: Source, match: int, accepted: bool) -> None:
-        """A draft token that was reached was right, or not. `match`: of a draft model, its place in the draft."""
+    def learn(self, source: Source, match: int, accepted: bool, rank: int = 0) -> None:
+        """A draft token that was reached was right, or not. `match`: of a draft model, its place in the draft. `rank`:
+        how many others stood in its place and were wrong."""
         tally = self.tallies[source]
         tally.drafted += 1
         tally.accepted += accepted
+        if rank:
+            self._branch += _LEARNS * (accepted - self._branch)
+            return
         chances = self._chances[source]
         kind = _kind(source, match)
         chances[kind] += _LEARNS * (accepted - chances[kind])

@@ -36,12 +36,34 @@ class Guess(NamedTuple):
 class Draft(NamedTuple):
     """Tokens to verify in one pass, the source of each, and the mask of each draw: that of the next token and of the
     one after every draft token. No masks without a grammar. `odds` are the distributions [V] that tokens were drawn
-    from; None for one that is verified by drawing the target's own and comparing."""
+    from; None for one that is verified by drawing the target's own and comparing. `parents` makes a tree of it: the
+    number of the draft token that each follows, -1 for what comes first; None: each follows the one before it."""
 
     tokens: list[int]
     sources: list[Source]
     masks: list[MaskRow] | None
     odds: list[npt.NDArray[np.float32] | None] | None = None
+    parents: list[int] | None = None
+
+    def parent(self, at: int) -> int:
+        """The draft token that number `at` follows, or -1."""
+        return at - 1 if self.parents is None else self.parents[at]
+
+    def children(self, at: int) -> list[int]:
+        """The draft tokens that follow number `at`, or for -1 what comes first; the likeliest first."""
+        if self.parents is None:
+            return [at + 1] if at + 1 < len(self.tokens) else []
+        return [child for child, parent in enumerate(self.parents) if parent == at]
+
+    def path(self, at: int) -> list[int]:
+        """The tokens up to number `at`."""
+        if self.parents is None:
+            return self.tokens[: at + 1]
+        found = []
+        while at >= 0:
+            found.append(self.tokens[at])
+            at = self.parents[at]
+        return found[::-1]
 
     def guess(self, at: int) -> Guess | None:
         """Draft token number `at`, where rejection sampling verifies it."""
@@ -50,6 +72,16 @@ class Draft(NamedTuple):
 
 
 NOTHING = Draft([], [], None)
+
+
+def fork(first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]]:
+    """(tokens, parents) of a tree that says both; what `second` begins like `first` stands in it once."""
+    same = 0
+    while same < min(len(first), len(second)) and first[same] == second[same]:
+        same += 1
+    rest = second[same:]
+    joint = [same - 1, *range(len(first), len(first) + len(rest) - 1)] if rest else []
+    return [*first, *rest], [*range(-1, len(first) - 1), *joint]
 
 
 Encode = Callable[[str], Sequence[int]]

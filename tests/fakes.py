@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bosquet.runtime.plan import Plan, Sampled, SampleRow, ScoreRow
+from bosquet.runtime.plan import Move, Plan, Sampled, SampleRow, ScoreRow
 from bosquet.types import PAGE, TokenLogprob
 
 VOCABULARY = 97
@@ -64,6 +64,14 @@ class TokenMemory:
         return [int(self.slots[self.slot(pages, i)]) for i in range(length)]
 
 
+def ancestors(parents: Sequence[int], at: int) -> list[int]:
+    """Of a token in a tree, from its root to itself."""
+    path = [at]
+    while parents[path[0]] >= 0:
+        path.insert(0, parents[path[0]])
+    return path
+
+
 class HashHandle:
     def __init__(self, runner: HashRunner, contexts: list[list[int]]) -> None:
         self.runner = runner
@@ -95,6 +103,11 @@ class HashRunner:
         self.last_tokens: list[int] = []
         self.computed = 0
 
+    def move(self, moves: Sequence[Move]) -> None:
+        read = [self.memory.slots[src] for src, _ in moves]
+        for (_, dst), token in zip(moves, read, strict=True):
+            self.memory.slots[dst] = token
+
     def submit(self, plan: Plan) -> HashHandle:
         for copy in plan.copies:
             self.memory.copy(*copy)
@@ -109,7 +122,11 @@ class HashRunner:
             self.computed += len(row.tokens)
         for row in plan.rows:
             assert len(row.pages) * PAGE >= row.start + len(row.tokens)
-            contexts += [self.memory.read(row.pages, row.start + index + 1) for index in row.logits_at]
+            before = self.memory.read(row.pages, row.start)
+            for index in row.logits_at:
+                path = range(index + 1) if row.parents is None else ancestors(row.parents, index)
+                own = [int(self.memory.slots[self.memory.slot(row.pages, row.start + i)]) for i in path]
+                contexts.append(before + own)
         return HashHandle(self, contexts)
 
     def profile(self) -> dict[str, float]:

@@ -161,8 +161,8 @@ class FakeEngine:
         pieces: Iterable[int] = (1,),
         reject: BosquetError | None = None,
         capacity: int | None = None,
-        accept_delay: float = 0.0,
         honest_deadline: bool = True,
+        clock: Callable[[], float] = time.monotonic,
         tokenizer: Tokenizer | None = None,
         relaxed: Sequence[Relaxed] = (),
         **changes: Any,
@@ -172,8 +172,10 @@ class FakeEngine:
         self.pieces = tuple(pieces)
         self.reject = reject
         self.capacity = capacity
-        self.accept_delay = accept_delay
+        self.accepts = True  # while it is false, requests wait to be accepted
+        self.asked = 0  # requests, accepted or not
         self.honest_deadline = honest_deadline
+        self.clock = clock
         self.tokenizer: Tokenizer = tokenizer or ByteTokenizer()
         self.relaxed = tuple(relaxed)
         self.requests: list[Request] = []
@@ -199,7 +201,10 @@ class FakeEngine:
         return self._info.end_ids
 
     async def submit(self, request: Request) -> FakeStream:
-        await asyncio.sleep(self.accept_delay)
+        self.asked += 1
+        await asyncio.sleep(0)
+        while not self.accepts:
+            await asyncio.sleep(0.001)
         if self.state != "ready":
             raise Unavailable(f"the engine is {self.state}")
         if self.reject is not None:
@@ -261,7 +266,7 @@ class FakeStream:
         self._cached = cached
         self._cancelled = asyncio.Event()
         self._generated = [0] * request.sampling.n
-        self._began = time.monotonic()
+        self._began = engine.clock()
 
     @property
     def relaxed(self) -> tuple[Relaxed, ...]:
@@ -279,7 +284,7 @@ class FakeStream:
         """The engine's record: admitted at once, with what is not cached computed in one pass."""
         if self._engine.on_trace is None or self._engine._died.is_set():
             return
-        request, seconds = self._request, time.monotonic() - self._began
+        request, seconds = self._request, self._engine.clock() - self._began
         computed = len(request.ids) - self._cached
         choices = [
             ChoiceTrace(
@@ -298,12 +303,12 @@ class FakeStream:
 
     async def __aiter__(self) -> AsyncIterator[list[Output]]:
         request, engine = self._request, self._engine
-        began = self._began = time.monotonic()
+        began = self._began = engine.clock()
         flows = [_choice_outputs(engine, request, choice, self._cached) for choice in range(request.sampling.n)]
         live = dict(enumerate(flows))
         while live and not self._cancelled.is_set():
             await engine.pause()
-            late = request.timeout_s is not None and time.monotonic() - began > request.timeout_s
+            late = request.timeout_s is not None and engine.clock() - began > request.timeout_s
             if late and engine.honest_deadline:
                 engine.running.discard(request.id)
                 self._tell("abort")

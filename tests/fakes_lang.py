@@ -169,12 +169,14 @@ def score(ids: Sequence[int], choice: Sequence[int]) -> list[float]:
 @dataclass(eq=False)
 class FakeBackend:
     """`script` maps a step to what the model is to say there (a text, or a list of texts used in turn, or an exception
-    to be raised); steps that are not in it get the toy model's words. `pause` seconds pass before each token. Calls of
-    tools are written as `written` says. `relaxed` is said with the first chunk of what has a grammar."""
+    to be raised); steps that are not in it get the toy model's words. `pause` seconds pass before each token, and none
+    comes while `held`. Calls of tools are written as `written` says. `relaxed` is said with the first chunk of what has
+    a grammar."""
 
     template: Template = chatml
     script: dict[str, Any] = field(default_factory=dict)
     pause: float = 0.0
+    held: bool = False
     bos: bool = False
     capabilities: frozenset[str] = TOKEN_CAPABILITIES
     relaxed: tuple[Relaxed, ...] = ()
@@ -217,6 +219,8 @@ class FakeBackend:
             shown = whole = ""
             for ids, text, last in pieces(made):
                 await asyncio.sleep(self.pause)
+                while self.held:
+                    await asyncio.sleep(0.001)
                 logprobs = [TokenLogprob(token, -1.0) for token in ids if token < 1000]
                 content = said[len(shown) : len(shown) + len(text)] if call.tools else None
                 shown += content or ""
@@ -354,8 +358,8 @@ async def aecho(s: State, topic: str) -> Any:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread does; fails after five seconds."""
-    end = time.monotonic() + 5
+    """Wait for what another thread does; fails after half a minute."""
+    end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.002)

@@ -103,7 +103,7 @@ class FakeOpenAI:
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         self.on_post(number)
         try:
-            patience = 100
+            patience = 1500
             while self.most_in_flight < self.gate and patience:
                 patience -= 1
                 await asyncio.sleep(0.02)

@@ -26,7 +26,7 @@ class Served:
 
     def health(self) -> tuple[int, dict[str, Any]]:
         try:
-            answer = httpx.get(f"{self.url}/health", timeout=5)
+            answer = httpx.get(f"{self.url}/health", timeout=30)
         except httpx.TransportError:
             return 0, {}
         return answer.status_code, answer.json()
@@ -43,7 +43,7 @@ class Served:
 
     def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""
-        lines = httpx.get(f"{self.url}/metrics", timeout=10).text.splitlines()
+        lines = httpx.get(f"{self.url}/metrics", timeout=30).text.splitlines()
         values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name]
         assert values, f"no metric {name}"
         return sum(values)
@@ -54,7 +54,7 @@ class Served:
         )
 
     def running_pages(self) -> float:
-        lines = httpx.get(f"{self.url}/metrics", timeout=10).text.splitlines()
+        lines = httpx.get(f"{self.url}/metrics", timeout=30).text.splitlines()
         return next(
             float(ln.rsplit(" ", 1)[1]) for ln in lines if ln.startswith("bosquet_pages{") and '"running"' in ln
         )

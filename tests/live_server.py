@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 from fakes_engine import FakeEngine, text_services
+from moved_clock import Clock, clocked_loop
 
 from bosquet.runtime.server.app import create_app
 from bosquet.runtime.server.config import ServerConfig
@@ -91,33 +92,40 @@ def events(response: httpx.Response) -> list[Any]:
 class Live:
     """A running server."""
 
-    def __init__(self, server: Server, sock: socket.socket) -> None:
+    def __init__(self, server: Server, sock: socket.socket, clock: Clock) -> None:
         self.server = server
+        self.clock = clock
         self.url = url_of(sock)
         self.address: tuple[str, int] = sock.getsockname()[:2]
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(self.address, timeout=10)
+        return socket.create_connection(self.address, timeout=30)
 
 
 @contextmanager
 def live(engine: FakeEngine, config: ServerConfig | None = None, text: TextServices | None = None) -> Iterator[Live]:
-    """A server on a free loopback port, in a thread."""
+    """A server on a free loopback port, in a thread. Its clock can be put forward."""
     config = config or ServerConfig(port=0)
     server = make_server(create_app(engine, text or text_services(), config), config)
     with listen(config) as sock:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
+        loop, clock = clocked_loop()
+        thread = threading.Thread(target=_serve, args=(loop, server.serve([sock])))
         thread.start()
         try:
             wait_for(lambda: server.started)
-            yield Live(server, sock)
+            yield Live(server, sock, clock)
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(30)
             assert not thread.is_alive()
 
 
-def wait_for(fact: Callable[[], object], seconds: float = 10.0) -> None:
+def _serve(loop: asyncio.AbstractEventLoop, serving: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(serving)
+
+
+def wait_for(fact: Callable[[], object], seconds: float = 30.0) -> None:
     """Returns once `fact` holds; fails the test when it does not in time."""
     end = time.monotonic() + seconds
     while not fact():

@@ -177,3 +177,41 @@ def linear_cases() -> Iterator[LinearCase]:
     for rows in (0, 1, 2, 3, 8, 17, 64, 130):
         yield LinearCase(f"{rows}-model", rows, 576, 960, bias=False)
         yield LinearCase(f"{rows}-odd", rows, 37, 101, bias=True)
+
+
+@dataclass(frozen=True)
+class ExpertsCase:
+    """Tokens of width `width` over `count` experts of `inner`."""
+
+    name: str
+    tokens: int
+    width: int
+    inner: int
+    count: int
+    top_k: int
+    normalize: bool = True
+    skewed: bool = False
+    seed: int = 0
+
+    def data(self, dtype: torch.dtype) -> tuple[Array, Array, list[Array], list[Array]]:
+        """x, router logits, gate_up and down, as the type holds them (logits as float32 does)."""
+        rng = np.random.default_rng(self.seed)
+        logits = rng.standard_normal((self.tokens, self.count)) * 2
+        if self.skewed:  # nearly all tokens want two experts, and those they like equally
+            logits[:, [1, self.count - 1]] = 5.0
+        gate_up = rng.standard_normal((self.count, 2 * self.inner, self.width)) * self.width**-0.5
+        down = rng.standard_normal((self.count, self.width, self.inner)) * self.inner**-0.5
+        x = exact(rng.standard_normal((self.tokens, self.width)), dtype)
+        return x, exact(logits, torch.float32), list(exact(gate_up, dtype)), list(exact(down, dtype))
+
+
+def experts_cases() -> Iterator[ExpertsCase]:
+    """One token and many, experts that nobody chooses and one that all choose, widths that fill no block."""
+    yield ExpertsCase("none", 0, 32, 16, 4, 2)
+    yield ExpertsCase("one", 1, 64, 40, 8, 3)
+    yield ExpertsCase("only-expert", 5, 32, 16, 1, 1)
+    yield ExpertsCase("all-experts", 3, 37, 23, 5, 5, normalize=False)
+    yield ExpertsCase("some", 19, 64, 40, 8, 3)
+    yield ExpertsCase("shares", 19, 64, 40, 8, 2, normalize=False)
+    yield ExpertsCase("skewed", 37, 32, 24, 6, 2, skewed=True)
+    yield ExpertsCase("many-experts", 7, 32, 16, 33, 4)

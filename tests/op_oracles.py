@@ -55,6 +55,21 @@ def silu_mul(x: Array) -> Array:
     return np.asarray(gate / (1 + np.exp(-gate)) * up)
 
 
+def experts(
+    x: Array, logits: Array, gate_up: Sequence[Array], down: Sequence[Array], top_k: int, normalize: bool
+) -> Array:
+    """Each token by itself: its best experts, the lower number first where logits are equal, and their weighted sum."""
+    out = np.zeros_like(x)
+    for token, row in enumerate(logits):
+        chosen = sorted(range(len(row)), key=lambda expert: (-row[expert], expert))[:top_k]
+        weights = np.exp(row - row.max())
+        whole = weights[chosen].sum() if normalize else weights.sum()
+        for expert in chosen:
+            hidden = silu_mul(gate_up[expert] @ x[token])
+            out[token] += weights[expert] / whole * (down[expert] @ hidden)
+    return out
+
+
 def gelu_mul(x: Array) -> Array:
     gate, up = np.split(x, 2, axis=-1)
     inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)

@@ -35,6 +35,7 @@ _CONFIGS: dict[str, type[Any]] = {
     "mistral": transformers.MistralConfig,
     "qwen2": transformers.Qwen2Config,
     "qwen3": transformers.Qwen3Config,
+    "qwen3_moe": transformers.Qwen3MoeConfig,
     "gemma3_text": transformers.Gemma3TextConfig,
 }
 
@@ -58,7 +59,7 @@ def make_model(config: Any, seed: int = 0) -> Any:
             elif "embed" in name:
                 parameter.normal_()
             else:
-                parameter.normal_(std=1.5 * parameter.shape[1] ** -0.5)
+                parameter.normal_(std=1.5 * parameter.shape[-1] ** -0.5)
     return model
 
 

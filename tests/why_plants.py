@@ -98,6 +98,21 @@ PLANTS: dict[str, tuple[list[Asked], Asked, str, str]] = {
     "appended to the system prompt": (
         [ask(system(RULES), *TURNS, QUESTION)],
         ask(system(RULES + "Also be polite."), *TURNS, QUESTION), "appended", "messages[0].content"),
+    "cut from the system prompt": (
+        [ask(system(RULES + "Also be polite."), *TURNS, QUESTION)],
+        ask(system(RULES.rstrip()), *TURNS, QUESTION), "cut", "messages[0].content"),
+    "cut from the user's last message": (
+        [ask(system(RULES), user(LONG + "What does it say?"))],
+        ask(system(RULES), user(LONG.rstrip())), "cut", "messages[1].content"),
+    "trailing blank taken away": (
+        [ask(system(RULES + "  "), QUESTION)],
+        ask(system(RULES.rstrip()), QUESTION), "whitespace", "messages[0].content"),
+    "answer cut short": (
+        [ask(system(RULES), user("Hi"), assistant(f"It is high. {LONG}"), QUESTION)],
+        ask(system(RULES), user("Hi"), assistant("It is high."), QUESTION), "answer_changed", "messages[2].content"),
+    "the last tool less": (
+        [ask(system(RULES), QUESTION, tools=[WEATHER, MAIL])],
+        ask(system(RULES), QUESTION, tools=[WEATHER]), "tools_changed", "tools[0]"),
     "word changed in the system prompt": (
         [ask(system(f"You are kind. {RULES}"), QUESTION)],
         ask(system(f"You are brief. {RULES}"), QUESTION), "edited", "messages[0].content"),

@@ -101,6 +101,10 @@ class NativeLinear:
             start += outs
         return Packed(parts)
 
+    def pack_stored(self, weight: Tensor) -> Packed:
+        """weight [out, in] in the precision that it comes in, whatever other matrices are kept in."""
+        return Packed([self._pack_tensor(weight, None, "stored")])
+
     def pack_table(self, weight: Tensor | Blocks) -> Packed:
         """An embedding or a head, [V, D]. Where matrices get four bits this one gets eight: as head it alone would cost
         6 % of perplexity (docs/benchmarks.md)."""

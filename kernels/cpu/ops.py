@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..reference.experts import mix, route
 from ..reference.memory import advise_huge
 from ..reference.ops import ReferenceOps
+from ..stack import OpStack
 from ..table import AttentionRow, Blocks, Bytes, Masks, Stack, StackSpec
 from .attention import AttentionPlan, KvStore, NativeAttention
 from .forward import NativeStack
@@ -59,10 +61,18 @@ class CpuOps:
     def pack_embedding(self, weight: Tensor | Blocks) -> Packed:
         return self._linear.pack_table(weight)
 
+    def pack_router(self, weight: Tensor) -> Packed:
+        return self._linear.pack_stored(weight)
+
+    def pack_experts(self, gate_up: Sequence[Tensor], down: Sequence[Tensor]) -> list[tuple[Packed, Packed]]:
+        return [(self.pack_linear(first), self.pack_linear(last)) for first, last in zip(gate_up, down, strict=True)]
+
     def as_head(self, embedding: Packed) -> Packed:
         return embedding
 
     def stack(self, spec: StackSpec) -> Stack:
+        if any(layer.experts is not None for layer in spec.layers):
+            return OpStack(self, spec)  # the C++ forward knows no experts
         return NativeStack(self.library, spec)
 
     def linear(self, x: Tensor, weight: Packed) -> Tensor:
@@ -71,6 +81,15 @@ class CpuOps:
     def gated(self, x: Tensor, weight: Packed, activation: str) -> Tensor:
         """x [T, in], weight [2·F, in], F a multiple of 16 → [T, F]: act(first half) · second half in one operation."""
         return self._linear.linear(x, weight, ACTIVATIONS[activation])
+
+    def experts(
+        self, x: Tensor, router_logits: Tensor, weights: Sequence[tuple[Packed, Packed]], top_k: int, normalize: bool
+    ) -> Tensor:
+        def compute(number: int, rows: Tensor) -> Tensor:
+            gate_up, down = weights[number]
+            return self.linear(self.silu_mul(self.linear(rows, gate_up)), down)
+
+        return mix(x, *route(router_logits, top_k, normalize), compute)
 
     def head(self, x: Tensor, weight: Packed) -> Tensor:
         return self._linear.linear(x, weight, out=self._room(len(x), weight.outs))

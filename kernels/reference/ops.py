@@ -15,6 +15,7 @@ from torch.nn import functional
 from ..stack import OpStack
 from ..table import AttentionRow, Blocks, Bytes, Masks, Stack, StackSpec
 from .attention import Workspace, attend
+from .experts import Expert, expert, mix, pack_experts, route
 from .kv import KvStore
 from .linear import PackedLinear, linear, pack_linear
 from .plan import AttentionPlan, sparse_products_work
@@ -42,6 +43,12 @@ class ReferenceOps:
     def pack_embedding(self, weight: Tensor | Blocks) -> Tensor:
         assert isinstance(weight, Tensor), "this back end keeps no blocks"
         return weight
+
+    def pack_router(self, weight: Tensor) -> PackedLinear:
+        return pack_linear(weight)
+
+    def pack_experts(self, gate_up: Sequence[Tensor], down: Sequence[Tensor]) -> list[Expert]:
+        return pack_experts(gate_up, down)
 
     def as_head(self, embedding: Tensor) -> PackedLinear:
         return pack_linear(embedding)
@@ -96,6 +103,12 @@ class ReferenceOps:
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, -1)
         return functional.gelu(gate, approximate="tanh").mul_(up)
+
+    def experts(
+        self, x: Tensor, router_logits: Tensor, weights: Sequence[Expert], top_k: int, normalize: bool
+    ) -> Tensor:
+        shares, chosen = route(router_logits, top_k, normalize)
+        return mix(x, shares, chosen, lambda number, rows: expert(rows, weights[number]))
 
     def head(self, x: Tensor, weight: PackedLinear) -> Tensor:
         return linear(x, weight).float()

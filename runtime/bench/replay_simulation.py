@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from ...errors import BosquetError
 from ...types import PAGE, Origin, Output, Request, SamplingParams, TokenLogprob
 from ..engine import Engine
-from ..plan import Handle, Plan, Sampled, SampleRow, ScoreRow
+from ..plan import Handle, Move, Plan, Sampled, SampleRow, ScoreRow
 from .replay_optimum import Ids
 from .replay_traces import Run, Stream, Trace, Turn
 
@@ -44,6 +44,9 @@ class Scripted:
 
     def submit(self, plan: Plan) -> Handle:
         raise NotImplementedError
+
+    def move(self, moves: Sequence[Move]) -> None:
+        assert not moves, "nothing is drafted, so nothing moves"
 
     def profile(self) -> dict[str, float]:
         return {}

@@ -25,7 +25,7 @@ from ...types import DRAFT_SOURCES, PAGE, Origin, Request, TokenLogprob
 from ..assembly import assemble
 from ..engine import Engine
 from ..pass_costs import measure
-from ..plan import Handle, Plan, Runner, Sampled, SampleRow, ScoreRow
+from ..plan import Handle, Move, Plan, Runner, Sampled, SampleRow, ScoreRow
 from ..settings import EngineConfig
 from ..templates import ChatTemplate
 from ..tokenizer import Tokenizer
@@ -83,6 +83,9 @@ class Dictation:
     def submit(self, plan: Plan) -> Handle:
         handle = self._runner.submit(plan)
         return _Dictated(handle, self.texts) if self.texts else handle
+
+    def move(self, moves: Sequence[Move]) -> None:
+        self._runner.move(moves)
 
     def profile(self) -> dict[str, float]:
         return self._runner.profile()

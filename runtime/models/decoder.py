@@ -5,12 +5,13 @@ Knows the op table and tensor names in the Hugging Face layout; nothing of reque
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...kernels.table import LayerSpec, Masks, Ops, StackSpec
+from ...kernels.table import ExpertsSpec, LayerSpec, Masks, Ops, StackSpec
 from .base import Batch, ModelShape
 from .rope import Rope, make_rope, rope_settings
 from .settings import flag, integer, model_shape, number
@@ -26,6 +27,7 @@ class Variant(NamedTuple):
     mlp_bias: bool = False
     head_norms: bool = False  # queries and keys are normalised a head before the rotation
     windows: list[int | None] | None = None  # a sliding window for each layer; None: full attention everywhere
+    experts: Callable[[int], ExpertsSpec | None] | None = None  # a layer's experts; None: it has one feed-forward
 
 
 class Decoder:
@@ -84,6 +86,11 @@ def _load_layer(
 ) -> LayerSpec:
     at = f"model.layers.{index}."
     head_dim, hidden = shape.head_dim, shape.hidden
+    experts = None if variant.experts is None else variant.experts(index)
+    gate_up = down = None
+    if experts is None:
+        gate_up = weights.linear([f"{at}mlp.gate_proj", f"{at}mlp.up_proj"], [inner, inner], hidden, variant.mlp_bias)
+        down = weights.linear([f"{at}mlp.down_proj"], [hidden], inner, variant.mlp_bias)
     return LayerSpec(
         qkv=load_qkv(weights, shape, at, variant.qkv_bias),
         q_norm=weights.take(f"{at}self_attn.q_norm.weight", (head_dim,)) if variant.head_norms else None,
@@ -91,13 +98,14 @@ def _load_layer(
         out=weights.linear([f"{at}self_attn.o_proj"], [hidden], shape.heads * head_dim, variant.out_bias),
         out_norm=None,
         mlp_norm=weights.take(f"{at}post_attention_layernorm.weight", (hidden,)),
-        gate_up=weights.linear([f"{at}mlp.gate_proj", f"{at}mlp.up_proj"], [inner, inner], hidden, variant.mlp_bias),
-        down=weights.linear([f"{at}mlp.down_proj"], [hidden], inner, variant.mlp_bias),
+        gate_up=gate_up,
+        down=down,
         down_norm=None,
         next_norm=next_norm,
         cos=rope.cos,
         sin=rope.sin,
         window=variant.windows[index] if variant.windows else None,
+        experts=experts,
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from ...errors import ModelLoadError
 from ...kernels.table import Ops
-from . import gemma3, llama, mistral, qwen2, qwen3
+from . import gemma3, llama, mistral, qwen2, qwen3, qwen3_moe
 from .base import Model
 from .source import ModelFolder, Progress, no_progress
 from .weights import Weights
@@ -27,6 +27,7 @@ FAMILIES = {
     "mistral": Family(mistral.load, ("MistralForCausalLM",)),
     "qwen2": Family(qwen2.load, ("Qwen2ForCausalLM",)),
     "qwen3": Family(qwen3.load, ("Qwen3ForCausalLM",)),
+    "qwen3_moe": Family(qwen3_moe.load, ("Qwen3MoeForCausalLM",)),
     "gemma3_text": Family(gemma3.load, ("Gemma3ForCausalLM",)),
     "gemma3": Family(gemma3.load, ("Gemma3ForConditionalGeneration",)),
 }

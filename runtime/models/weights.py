@@ -70,6 +70,13 @@ class Weights:
         """The tensor in `dtype`, or else the model's type. Raises `ModelLoadError`: missing, wrong shape or type."""
         return self._read(name, shape).to(dtype or self.dtype)
 
+    def matrix(self, name: str, shape: Sequence[int]) -> Tensor:
+        """A matrix, or several of one shape, to be packed: in the model's type, or as it is stored."""
+        tensor = self._read(name, shape)
+        if self._stored:
+            return tensor.float() if tensor.dtype == torch.float64 else tensor
+        return tensor.to(self.dtype)
+
     def skip(self, name: str) -> None:
         """A tensor that the model has and does not need."""
         self._left.discard(name)
@@ -86,13 +93,13 @@ class Weights:
             kept = [part for part in blocks if part is not None]
             if len(kept) == len(blocks):
                 return self.ops.pack_linear(kept, biases)
-        parts = [self._matrix(name, shape) for name, shape in zip(matrices, shapes, strict=True)]
+        parts = [self.matrix(name, shape) for name, shape in zip(matrices, shapes, strict=True)]
         return self.ops.pack_linear(parts[0] if len(parts) == 1 else torch.cat(parts), biases)
 
     def table(self, name: str, rows: int, width: int) -> Any:
         """An embedding or an output head, with a row for each token: [rows, width], packed for `ops.embedding`."""
         blocks = self._blocks(name, (rows, width)) if self._stored and self.ops.keeps_blocks else None
-        return self.ops.pack_embedding(self._matrix(name, (rows, width)) if blocks is None else blocks)
+        return self.ops.pack_embedding(self.matrix(name, (rows, width)) if blocks is None else blocks)
 
     def finish(self, ignored: Sequence[str] = ()) -> None:
         """Refuse tensors that were not taken: the model has a part that this family does not compute.
@@ -105,12 +112,6 @@ class Weights:
             path = self._tensors.where(self._names[min(extra)])
             kind = self.folder.config.get("model_type")
             raise ModelLoadError(f"{path}: tensor '{min(extra)}' is not part of a {kind} model as it is known here")
-
-    def _matrix(self, name: str, shape: Sequence[int]) -> Tensor:
-        tensor = self._read(name, shape)
-        if self._stored:
-            return tensor.float() if tensor.dtype == torch.float64 else tensor
-        return tensor.to(self.dtype)
 
     def _read(self, name: str, shape: Sequence[int]) -> Tensor:
         self._check(name, shape)

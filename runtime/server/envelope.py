@@ -20,7 +20,7 @@ from .metrics import Metrics
 from .record import Record, attach
 from .services import Lifecycle
 from .spans import Spans
-from .trace_context import TraceContext, context_of
+from .trace_context import TraceContext, context_in
 
 access = logging.getLogger("bosquet.access")
 
@@ -143,7 +143,7 @@ def _request_id(scope: Scope) -> str:
 
 def _context(scope: Scope) -> TraceContext:
     headers = Headers(scope=scope)
-    return context_of(headers.get("traceparent", ""), headers.get("tracestate", ""))
+    return context_in(headers.getlist("traceparent"), headers.getlist("tracestate"))
 
 
 def _method(scope: Scope) -> str:

@@ -36,7 +36,7 @@ class Difference(NamedTuple):
 def compare(ours: Prompt, theirs: Prompt, at: int) -> Difference:
     """Both prompts are known. `at` is the first byte of the token where they part."""
     offset = at + first_byte(ours.data[at:], theirs.data[at:])
-    part = ours.part_at(min(offset, max(0, len(ours.data) - 1)))
+    part = _differing(ours, theirs, offset)
     character = character_at(ours, part, offset)
     if offset >= min(len(ours.data), len(theirs.data)) or offset - at > MOST_TOKEN_BYTES:
         if offset == len(ours.data) == len(theirs.data) or offset - at > MOST_TOKEN_BYTES:
@@ -57,7 +57,10 @@ MOST_TOKEN_BYTES = 256
 def compare_start(ours: Prompt, at: int, theirs: bytes) -> Difference:
     """Of the other path only the bytes of some tokens from `at` on are known."""
     offset = at + first_byte(ours.data[at:], theirs)
-    part = ours.part_at(min(offset, max(0, len(ours.data) - 1)))
+    ended = ours.part_before(offset)
+    if ended is not None and ended.kind == "message" and ended.end == offset < at + len(theirs):
+        return Difference(_ended_early(ours, ended), ended, character_at(ours, ended, offset))
+    part = _part_at(ours, offset)
     character = character_at(ours, part, offset)
     start = max(part.start, 0) if part.start <= at else at
     before = ours.data[start:at]
@@ -75,6 +78,26 @@ def compare_start(ours: Prompt, at: int, theirs: bytes) -> Difference:
     return _placed(ours, Difference(kind, part, character))
 
 
+def _part_at(prompt: Prompt, offset: int) -> Part:
+    return prompt.part_at(min(offset, max(0, len(prompt.data) - 1)))
+
+
+def _differing(ours: Prompt, theirs: Prompt, offset: int) -> Part:
+    """Our part that differs at this byte. Where one has ended that theirs goes on with, it is that one, and not what
+    the template writes after it; likewise the last tool where theirs tells more of them."""
+    part, other, ended = _part_at(ours, offset), _part_at(theirs, offset), ours.part_before(offset)
+    if ended is None or ended.kind != other.kind:
+        return part
+    return ended if ended.number == other.number or (part.kind, other.kind) == ("template", "tool") else part
+
+
+def _ended_early(ours: Prompt, part: Part) -> Kind:
+    """A message ends where the other path, of which no more is known, goes on in another way than the template."""
+    if _is_answer(ours, part):
+        return "answer_changed"
+    return "cut" if _is_last(ours, part) else "differs"
+
+
 def _placed(ours: Prompt, found: Difference) -> Difference:
     """A time or an id differs somewhere inside; it is named by its beginning."""
     return found._replace(character=start_of(found.kind, ours.text(found.part), found.character))
@@ -90,7 +113,7 @@ def first_byte(ours: bytes, theirs: bytes) -> int:
 
 def character_at(prompt: Prompt, part: Part, offset: int) -> int:
     """The number of characters of the part before this byte."""
-    return len(prompt.data[part.start : max(part.start, offset)].decode("utf-8", "ignore"))
+    return len(prompt.data[part.start : max(part.start, min(offset, part.end))].decode("utf-8", "ignore"))
 
 
 # ---- tools and messages ----------------------------------------------------------------------------------------------

@@ -68,6 +68,10 @@ class Prompt:
         label = f"what the template writes after {before[-1].label}" if before else "the beginning of the template"
         return Part("template", "template", label, 0, start, after[0].start if after else len(self.data))
 
+    def part_before(self, offset: int) -> Part | None:
+        """The last part that has ended at this byte."""
+        return max((part for part in self.parts if part.end <= offset), key=lambda part: part.end, default=None)
+
     def token_at(self, offset: int) -> int:
         """The token that holds this byte."""
         return max(0, bisect_right(self.starts, offset) - 1)

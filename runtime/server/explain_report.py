@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..trace import ChoiceTrace, Miss, MissCause
+from ..trace import Miss, MissCause, Trace
 from .explain_compare import Difference, Kind
 from .explain_hints import ELSEWHERE, hint
 from .explain_prompt import Part
@@ -39,7 +39,8 @@ class Side(Struct, omit_defaults=True):
 
 class CacheReport(Struct, kw_only=True, omit_defaults=True):
     """`cause` is why the token at `position` was not reused, the first of which this is so, and `kind` what is
-    different there. `lost_tokens` were computed and need not have been, which took about `lost_ms`.
+    different there. `lost_tokens` were computed and need not have been, which takes `lost_ms` at the engine's
+    pace: that of long prompts at that time.
 
     `age_s` ago it was evicted, `idle_s` after its last use. `ours` is this prompt from the position on, `theirs` the
     nearest path that was cached. `elsewhere` tokens of the prompt are cached in another namespace; only operators are
@@ -84,21 +85,11 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
     b: Side | None = None
 
 
-def report(
-    request: str,
-    choice: ChoiceTrace,
-    prompt_tokens: int,
-    part: Part | None,
-    found: Difference | None,
-    decode: Decode | None,
-) -> CacheReport:
-    """`choice` has a miss. `part` is where it lies, `found` what differs there; `decode` only if texts are kept."""
-    miss = choice.miss
-    assert miss is not None
-    pace = choice.prefill_seconds / choice.computed if choice.computed else None
+def report(trace: Trace, miss: Miss, part: Part | None, found: Difference | None, decode: Decode | None) -> CacheReport:
+    """`miss` is the trace's. `part` is where it lies, `found` what differs there; `decode` only if texts are kept."""
     return CacheReport(
-        id=request,
-        prompt_tokens=prompt_tokens,
+        id=trace.request,
+        prompt_tokens=trace.prompt_tokens,
         cached_tokens=miss.matched,
         memory_tokens=miss.matched - miss.copied - miss.disk,
         copied_tokens=miss.copied,
@@ -110,7 +101,7 @@ def report(
         place=place(found.part if found else part, found.character if found else None),
         detail=found.detail if found else "",
         lost_tokens=miss.lost,
-        lost_ms=None if pace is None else round(1000 * pace * miss.lost, 3),
+        lost_ms=round(1000 * trace.pace * miss.lost, 3) if trace.pace else None,
         age_s=_rounded(miss.age_s),
         idle_s=_rounded(miss.idle_s),
         ours=side(miss.ours, decode),

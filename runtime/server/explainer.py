@@ -89,17 +89,16 @@ class Explainer:
         self, trace: Trace, ids: Sequence[int], told: Told, text: Bytes, *, capture: bool
     ) -> CacheReport | None:
         """The report on a request of these ids; None: it never got so far. With `capture` it has texts."""
-        choice = next((choice for choice in trace.choices if choice.miss is not None), None)
-        if choice is None or choice.miss is None:
+        miss = next((choice.miss for choice in trace.choices if choice.miss is not None), None)
+        if miss is None:
             return None
-        miss = choice.miss
         part, found = None, None
         if miss.cause not in ("", "limit", "disabled"):
             prompt = lay(ids, text.bytes_of, told)
             part = prompt.part_at(prompt.starts[min(miss.at, len(ids))])
             found = self._difference(trace, prompt, miss, text)
         decode = (lambda tokens: text.decode(tokens, skip_special=False)) if capture else None
-        return report(trace.request, choice, len(ids), part, found, decode)
+        return report(trace, miss, part, found, decode)
 
     def _difference(self, trace: Trace, prompt: Prompt, miss: Miss, text: Bytes) -> Difference | None:
         if miss.cause != "diverged":

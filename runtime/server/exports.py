@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..trace import ChoiceTrace
+from ..trace import ChoiceTrace, Prefill
 from .trace_records import RequestRecord, cause, origins
 
 Records = AsyncIterator[RequestRecord]
@@ -74,17 +74,23 @@ def _thread_name(record: RequestRecord, choice: ChoiceTrace | None) -> str:
 
 
 def _slices(record: RequestRecord, choice: ChoiceTrace | None, process: int, thread: int) -> Iterator[Event]:
+    """Slices of a thread must lie within or beside each other, or viewers drop them. So the whole is as long as its
+    parts on whichever clock, passes are cut where they overlap, and times are whole microseconds."""
+
     def piece(name: str, start: float, end: float, **args: Any) -> Event:
         return {
             "ph": "X", "cat": "request", "name": name, "pid": process, "tid": thread,
-            "ts": round(start * 1e6, 3), "dur": round(max(0.0, end - start) * 1e6, 3), "args": args,
+            "ts": _microseconds(start), "dur": max(0, _microseconds(end) - _microseconds(start)), "args": args,
         }  # fmt: skip
 
     tokens = origins(record)
+    begun, over = record.arrival, record.arrival + record.seconds
+    if choice is not None and record.engine is not None:
+        begun, over = min(begun, record.engine.arrival), max(over, record.engine.arrival + choice.ended)
     yield piece(
         record.route.rpartition("/")[2] or "request",
-        record.arrival,
-        record.arrival + record.seconds,
+        begun,
+        over,
         id=record.id,
         status=record.status,
         prompt_tokens=record.prompt_tokens,
@@ -100,13 +106,12 @@ def _slices(record: RequestRecord, choice: ChoiceTrace | None, process: int, thr
     base = record.engine.arrival
     admitted = choice.ended if choice.admitted is None else choice.admitted
     first = choice.ended if choice.first_token is None else choice.first_token
-    yield piece("prepare", min(base, record.arrival), base)
+    yield piece("prepare", begun, base)
     yield piece("queue", base, base + admitted, match_ms=choice.match_seconds * 1e3)
     if choice.admitted is not None:
         yield piece("prefill", base + admitted, base + first, cached=choice.cached, computed=choice.computed)
-        for part in choice.prefills:
-            if part.at + part.seconds <= first + 1e-6:  # the others are those after a preemption
-                yield piece("pass", base + part.at, base + part.at + part.seconds, tokens=part.tokens)
+        for part, start, end in _passes(choice, admitted, first):
+            yield piece("pass", base + start, base + end, tokens=part.tokens)
     if choice.first_token is not None:
         yield piece(
             "decode",
@@ -118,3 +123,16 @@ def _slices(record: RequestRecord, choice: ChoiceTrace | None, process: int, thr
             preemptions=choice.preemptions,
             drafts={source: {"reached": all_, "right": right} for source, (all_, right) in choice.drafts.items()},
         )
+
+
+def _passes(choice: ChoiceTrace, since: float, until: float) -> Iterator[tuple[Prefill, float, float]]:
+    """Those of the prefill, with what each has of the time for itself; the others are those after a preemption."""
+    for part in choice.prefills:
+        if part.at < until:
+            start = max(part.at, since)
+            since = max(start, min(part.at + part.seconds, until))
+            yield part, start, since
+
+
+def _microseconds(moment: float) -> int:
+    return round(moment * 1e6)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pydantic_core import ErrorDetails
 
 from ...errors import InvalidParameter, RequestRejected
+from .schema_base import body_names
 from .schemas import ALLOWED
 
 MAX_NESTING = 500
@@ -21,8 +22,9 @@ MAX_NESTING = 500
 
 MOST_SCANNED = 100_000
 
-# Words that pydantic adds to a location to say which member of a union it tried; they are no part of the path.
-_UNION_WORDS = ("str", "int", "bool", "float", "constrained-str", "ContentPart")
+# Words that pydantic adds to a location to say which member of a union it tried, besides the names of our models; they
+# are no part of the path.
+_UNION_WORDS = ("str", "int", "bool", "float", "constrained-str")
 
 _MARK = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -37,7 +39,7 @@ def invalid(errors: Sequence[ErrorDetails]) -> InvalidParameter:
         same = [error for error in errors if error["loc"][:at] == location[:at] and len(error["loc"]) > at]
         chosen = max(same, key=lambda error: _reach(error, at + 1))
         rest = chosen["loc"][at + 1 :]
-        if _wrong_kind(chosen) or chosen["type"] == "too_short":
+        if _wrong_kind(chosen) or chosen["type"] == "too_short" or (chosen["type"] == "literal_error" and not rest):
             name = next(part for part in reversed(location[:at]) if isinstance(part, str))
             sentence = ALLOWED.get(name) if all(isinstance(part, int) for part in rest) else None
             sentence = sentence and (f"{name} {sentence}" if rest else sentence)
@@ -106,7 +108,9 @@ def field_path(location: Sequence[str | int]) -> str:
 
 def _is_member(location: Sequence[str | int], position: int) -> bool:
     part = location[position]
-    return position > 0 and isinstance(part, str) and (part in _UNION_WORDS or "[" in part)
+    if not position or not isinstance(part, str):
+        return False
+    return part in _UNION_WORDS or part in body_names() or "[" in part
 
 
 def _wrong_kind(error: ErrorDetails) -> bool:
@@ -127,6 +131,8 @@ def _plain(path: str, error: ErrorDetails) -> str:
         return "this field is not known or not supported here"
     if error["type"] == "missing":
         return "this field is required"
+    if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "must be an object"
     if path == "suffix":
         return "this field is not supported"
     return error["msg"]

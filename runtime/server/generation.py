@@ -61,11 +61,12 @@ class FieldNames(NamedTuple):
 class _Choice:
     """One choice under way."""
 
-    __slots__ = ("count", "finished", "first", "last", "reader")
+    __slots__ = ("count", "finished", "first", "last", "reader", "sent")
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.count = 0
+        self.sent: int | None = None  # of these, so many have been sent; None: the answer is no stream
         self.first = 0.0
         self.last = 0.0
         self.finished = False
@@ -107,7 +108,8 @@ class Generation:
 
     @property
     def usage(self) -> Usage:
-        """Tokens so far, over all prompts and choices; the end token counts as generated."""
+        """Tokens so far, over all prompts and choices; the end token counts as generated. Of a stream that was closed
+        before its end, those that had been sent."""
         generated, cached = sum(choice.count for choice in self._choices), sum(self._cached.values())
         thought = [choice.reader.reasoning_tokens for choice in self._choices]
         return Usage(
@@ -182,10 +184,17 @@ class Generation:
             self._failed(late)
             raise late from None
 
+    def sent(self) -> None:
+        """Events have been sent that tell all that has come so far. Nobody says so of an answer that is no stream."""
+        for choice in self._choices:
+            choice.sent = choice.count
+
     async def close(self) -> None:
         """Cancel what has not ended. Safe to call at any time, and more than once."""
         try:
             if not all(choice.finished for choice in self._choices):
+                for choice in self._choices:
+                    choice.count = choice.count if choice.sent is None else choice.sent
                 await self._cancel()
         finally:
             self._settle()

@@ -66,14 +66,9 @@ def request_router(services: Services) -> APIRouter:
         limit = _number(query, "limit", 100, MOST)
         wanted = _wanted(query, caller)
         if (before := query.get("before")) is not None:
-            place = await store_of(services).place(before, wanted.tenant)
-            if place is None:
-                raise InvalidParameter(
-                    f"before: there is no request {before[:128]!r}, or it has been dropped", "before"
-                )
-            wanted = wanted._replace(before=place)
+            wanted = wanted._replace(before=await _place(store_of(services), before, wanted))
         found = await store_of(services).last(wanted, limit + 1)
-        page = [summary(record) for _, record in found[:limit]]
+        page = [summary(seen_by(record, caller)) for _, record in found[:limit]]
         return json_response(RequestList(data=page, next=page[-1].id if len(found) > limit else None))
 
     form = parameter("format", "string", "`jsonl` (if left out): a record a line; `perfetto`: for ui.perfetto.dev.")
@@ -113,6 +108,18 @@ def request_router(services: Services) -> APIRouter:
         return json_response(Ledger(by=kind, data=page, total=len(lines), next=more))
 
     return router
+
+
+async def _place(store: TraceStore, before: str, wanted: Wanted) -> int:
+    """Where in the list a request is."""
+    place = await store.place(before, wanted.tenant)
+    if place is None:
+        raise InvalidParameter(
+            "before: must be the id of a request in the list, such as `next` of the page before; there is none of id "
+            f"{before[:128]!r}, or its record has been dropped",
+            "before",
+        )
+    return place
 
 
 def store_of(services: Services) -> TraceStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, FailFast
@@ -21,6 +22,12 @@ class Body(BaseModel):
     model_config = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, protected_namespaces=()
     )
+
+
+@cache
+def body_names(kind: type[Body] = Body) -> frozenset[str]:
+    """The names of all models of bodies: ours, and nothing that a caller is told."""
+    return frozenset({kind.__name__}.union(*map(body_names, kind.__subclasses__())))
 
 
 def only_kinds(value: Any, what: str, known: tuple[str, ...]) -> Any:

@@ -28,6 +28,9 @@ ALLOWED = {
     "content": "must be a string, or a list of at least one part of type text",
     "schema": "must be an object, true or false",
     "segments": "must be a list of pairs of a text and true or false",
+    "speculation": "must be 'off', or a list of 'forced', 'suffix' and 'model'",
+    "a": "must be a string, or an object such as /tokenize takes",
+    "b": "must be a string, or an object such as /tokenize takes",
 }
 """What to say of fields that take values of several kinds; the checker names only one of these."""
 

@@ -43,8 +43,10 @@ class EventStream(Response):
         except ClientGone:
             record.gone = True
         finally:
-            record.count(self._generation.usage)
-            await self._generation.close()
+            try:
+                await self._generation.close()
+            finally:
+                record.count(self._generation.usage)
 
     async def _pump(self, send: Send) -> None:
         last = DONE
@@ -52,6 +54,7 @@ class EventStream(Response):
             async with self._generation.deadline(), aclosing(self._events) as events:
                 async for chunk in events:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    self._generation.sent()
         except BosquetError as error:
             last = event(error_body(error))
         await send({"type": "http.response.body", "body": last})

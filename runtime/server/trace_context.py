@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
@@ -39,3 +40,9 @@ def context_of(traceparent: str, tracestate: str = "") -> TraceContext:
         return TraceContext(secrets.token_hex(16), own)
     state = tracestate if len(tracestate) <= _LONGEST_STATE and tracestate.isprintable() else ""
     return TraceContext(trace, own, parent, bool(int(flags, 16) & 1), state)
+
+
+def context_in(parents: Sequence[str], states: Sequence[str]) -> TraceContext:
+    """The context in a request's headers, each as often as it was sent: of several `traceparent` none is to be gone on
+    with, several `tracestate` are one list (§3.2 and §3.3 of the recommendation)."""
+    return context_of(parents[0] if len(parents) == 1 else "", ",".join(states))

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from ..trace import Trace
-from .explain_report import CacheReport
+from .explain_report import CacheReport, shown
 
 
 class Part(Struct, array_like=True, frozen=True):
@@ -86,7 +86,8 @@ class Times(Struct, kw_only=True):
 
 
 class Summary(Struct, kw_only=True):
-    """A line of the list. `cause`: why the cache had no more of the prompt."""
+    """A line of the list. `cause`: why the cache had no more of the prompt, and `kind`, what was different in it.
+    `lost_tokens` were computed and need not have been, which takes about `lost_ms`."""
 
     id: str
     request_id: str
@@ -109,6 +110,9 @@ class Summary(Struct, kw_only=True):
     times: Times
     preemptions: int
     cause: str | None
+    kind: str | None
+    lost_tokens: int
+    lost_ms: float | None
 
 
 FORCED = ("forced", "text")
@@ -161,8 +165,9 @@ def cause(record: RequestRecord) -> str | None:
 
 
 def summary(record: RequestRecord) -> Summary:
-    """What the list shows."""
+    """What the list shows to whoever may see all of the record."""
     choices = record.engine.choices if record.engine is not None else []
+    miss = None if record.cache is None else shown(record.cache)
     return Summary(
         id=record.id,
         request_id=record.request_id,
@@ -184,5 +189,8 @@ def summary(record: RequestRecord) -> Summary:
         tokens=origins(record),
         times=times(record),
         preemptions=sum(choice.preemptions for choice in choices),
-        cause=cause(record),
+        cause=cause(record) if miss is None else miss.cause,
+        kind=None if miss is None else miss.kind,
+        lost_tokens=0 if miss is None else miss.lost_tokens,
+        lost_ms=None if miss is None else miss.lost_ms,
     )

@@ -17,7 +17,7 @@ from browser import CHROMIUM, MISSING, chromium
 from live_engine import Served, serving
 from playwright.sync_api import Browser, Page, expect
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(CHROMIUM is None, reason=MISSING)]
 
 ROOT, ADA, BOB = ({"Authorization": f"Bearer key-of-{name}"} for name in ("root", "ada", "bob"))
 RULES = " ".join(f"Rule {i}: keep item {i} in box {i * 7 % 91}." for i in range(12))

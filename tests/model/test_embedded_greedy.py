@@ -15,6 +15,7 @@ from bosquet.kernels.registry import known_ops, load_ops
 from bosquet.runtime.models.base import Model
 from bosquet.runtime.models.source import ModelFolder, resolve
 
+pytestmark = pytest.mark.alone
 STORED = Path(__file__).parents[1] / "data" / "embedded_greedy.json"  # made by the script beside it
 NEW_TOKENS = 64
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import time
 
 import psutil
+import pytest
 from live_engine import serving
 
 from bosquet.runtime.models.source import resolve
 
+pytestmark = pytest.mark.alone
 PROCESSOR_S = 10.0
 """Five seconds on two cores are ten of it. The best of three counts: a busy machine also slows what runs."""
 

@@ -150,9 +150,9 @@ def test_a_hundred_tools_compile_within_a_second(compiler):
         return {"type": "tag", "begin": begin, "content": content, "end": "}</tool_call>"}
 
     value = json.dumps(TOOLS | {"tags": [tool(number) for number in range(128)]})
-    began = time.perf_counter()
+    began = time.process_time()
     matcher = compiler.compile(GrammarSpec("structural_tag", value)).matcher()
-    assert time.perf_counter() - began < 3  # 0.3 s where nothing else runs
+    assert time.process_time() - began < 3  # 0.3 s where nothing else runs
     matcher.fill_mask(np.zeros(WIDTH // 32, dtype=np.int32))
 
 

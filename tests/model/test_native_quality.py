@@ -15,7 +15,7 @@ from bosquet.runtime.bench.quality import Format, Reading, compare, cut
 from bosquet.runtime.models.source import resolve
 from bosquet.runtime.tokenizer import Tokenizer
 
-pytestmark = pytest.mark.skipif(not usable(), reason="no native library for this processor")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(not usable(), reason="no native library for this processor")]
 
 TEXT = Path(__file__).parents[1] / "data" / "opticks.txt"
 STORED = [Format("stored", kv) for kv in (torch.float32, torch.bfloat16, torch.int8)]

@@ -10,6 +10,7 @@ import pytest
 from by_path import module_at
 from live_engine import serving
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).resolve().parents[2]
 
 

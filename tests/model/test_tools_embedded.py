@@ -65,8 +65,8 @@ def test_many_tools_compile_in_time(tokenizer: Tokenizer) -> None:
     compiler = GrammarCompiler(Vocabulary(tokenizer.token_bytes, 49_152, (end,), tokenizer.special_ids))
     tools = [Tool(f"tool_{at}", "", WEATHER.parameters) for at in range(128)] + TOOLS
     form = json.dumps(KNOWN["default"].grammar(tools, ToolChoice("auto")))
-    start = time.perf_counter()
+    start = time.process_time()
     matcher = compiler.compile(GrammarSpec("structural_tag", form, strict=True)).matcher()
-    assert time.perf_counter() - start < 3.0, "1 s, and room for a machine that does other things"
+    assert time.process_time() - start < 3.0, "1 s, and room for a machine that does other things"
     tokens = tokenizer.encode(f"I see.\n{written(KNOWN['default'], CALLS[:2])}", specials=False)
     assert matcher.try_accept([*tokens, end]) == len(tokens) + 1

@@ -10,13 +10,18 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
+from bosquet.radix_cache.ghosts import EvictionCause
 from bosquet.runtime.server import program_runs, program_schemas, programs, schemas, tool_schemas, wire
 from bosquet.runtime.server.errors import ANSWERS
-from bosquet.runtime.server.metrics import Metrics
+from bosquet.runtime.server.metrics import STEP_PARTS, Metrics
+from bosquet.runtime.server.output_check import Verdict
 from bosquet.runtime.server.program_generate import DEFAULT_MAX_TOKENS
 from bosquet.runtime.server.program_select import Selected
 from bosquet.runtime.server.program_steps import BranchState, Forked, Joined
-from bosquet.types import Stats
+from bosquet.runtime.server.trace_records import Origins
+from bosquet.runtime.trace import MissCause
+from bosquet.speculative.draft import Source
+from bosquet.types import FinishReason, GrammarKind, Stats
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text()
 SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
@@ -182,6 +187,31 @@ def test_every_metric_is_told():
     told = named(SECTIONS["Health and metrics"])
     assert len(names) > 20
     assert not [name for name in names if name not in told]
+
+
+LABELS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("source", "draft_requests"): typing.get_args(Source),
+    ("source", "draft_tokens"): typing.get_args(Source),
+    ("verdict", "draft_tokens"): ("accepted", "rejected"),
+    ("verdict", "outputs_checked"): typing.get_args(Verdict),
+    ("cause", "prefix_cache_misses"): ("none", *set(typing.get_args(MissCause)).difference({"", "namespace"})),
+    ("cause", "prefix_cache_lost_tokens"): ("none", *set(typing.get_args(MissCause)).difference({"", "namespace"})),
+    ("cause", "pages_left"): typing.get_args(EvictionCause),
+    ("origin", "tokens"): Origins.__struct_fields__,
+    ("finished_reason", "request_success"): (*typing.get_args(FinishReason), "unknown"),
+    ("kind", "grammar_requests"): typing.get_args(GrammarKind),
+    ("kind", "outputs_checked"): ("json", "arguments"),
+    ("part", "engine_seconds"): STEP_PARTS,
+}
+
+
+def test_every_value_of_a_label_is_told():
+    told: dict[tuple[str, str], set[str]] = {}
+    for line in SECTIONS["Health and metrics"].splitlines():
+        cells = [re.findall(r"`([^`]+)`", cell) for cell in line.strip("| ").split(" | ")]
+        if line.startswith("| `") and len(cells) == 3:
+            told |= {(cells[0][0], metric): set(cells[2]) for metric in cells[1]}
+    assert told == {place: set(values) for place, values in LABELS.items()}
 
 
 def test_every_status_is_told():

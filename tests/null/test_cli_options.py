@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes_engine import info
 from typer.testing import CliRunner, Result
 
 import bosquet.cli
@@ -20,6 +25,7 @@ from bosquet.cli import app
 from bosquet.errors import ConfigError
 from bosquet.runtime.server.config import ServerConfig
 from bosquet.runtime.settings import EngineConfig
+from bosquet.types import ModelInfo
 
 BOSQUET = Path(sys.executable).with_name("bosquet")
 
@@ -119,6 +125,21 @@ def test_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine == EngineConfig(model="some/model", dtype="float32", prefix_cache=False, threads=3)
     assert server == ServerConfig(port=0, cors_origins=("*", "a://b"))
     assert calls[1][0][:2] == (EngineConfig(), ServerConfig())
+
+
+@pytest.mark.parametrize("keys", [(), ("--keys-file", "keys")])
+def test_serve_shows_a_command_that_the_server_answers(keys: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def serving(engine: Any, server: Any, listening: Callable[[str], None], ready: Callable[[ModelInfo], None]) -> None:
+        listening("http://127.0.0.1:8000")
+        ready(info(name="it's a model"))
+
+    monkeypatch.setattr(bosquet.runtime.launch, "serve", serving)
+    _, _, shown = invoke("serve", *keys).output.partition("try:\n")
+    words = shlex.split(shown)
+    assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]
+    headers = [value for option, value in pairwise(words) if option == "-H"]
+    assert sorted(headers) == ["Authorization: Bearer KEY"] * bool(keys) + ["Content-Type: application/json"]
+    assert json.loads(words[-1])["model"] == "it's a model"
 
 
 def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -201,11 +200,12 @@ def test_what_has_come_when_time_is_over_is_used(tmp_path: Path, monkeypatch: py
     world = on_disk(tmp_path, ids)
     read = world.store.read
     served: list[bytes] = []
-    gate = threading.Event()
+    reached, gate = threading.Event(), threading.Event()
 
     def slow(key: bytes) -> object:
         if len(served) == 5:
-            gate.wait(10)
+            reached.set()
+            gate.wait(60)
         served.append(key)
         return read(key)
 
@@ -214,8 +214,7 @@ def test_what_has_come_when_time_is_over_is_used(tmp_path: Path, monkeypatch: py
     world.step()
     thread = threading.Thread(target=world.reads.work)
     thread.start()
-    while len(served) < 5:
-        time.sleep(0.001)
+    assert reached.wait(60)
     world.finish()
     world.check_answers()
     assert world.cached("late") == 5 * PAGE

@@ -14,7 +14,7 @@ from fakes import VOCABULARY, continuation
 from bosquet.runtime.drafting import Drafter
 from bosquet.runtime.sequence import Sequence as EngineSequence
 from bosquet.speculative.arbiter import Arbiter, Costs
-from bosquet.speculative.draft import Offer
+from bosquet.speculative.draft import Draft, Offer, fork
 from bosquet.types import Origin, Request, SamplingParams
 
 fuzz = module_at(Path(__file__).with_name("test_engine_fuzz.py"), "engine_fuzz")
@@ -37,7 +37,11 @@ class Told(Drafter):
         self.rng = rng
         self.right = right
 
-    def _suffix(self, sequence: EngineSequence, room: int) -> Offer | None:
+    def _suffix(self, sequence: EngineSequence, room: int) -> tuple[Offer | None, Offer | None]:
+        first = self._told(sequence, room)
+        return first, self._told(sequence, room) if self.rng.random() < 0.5 else None
+
+    def _told(self, sequence: EngineSequence, room: int) -> Offer:
         sampling = sequence.request.sampling
         want = continuation(sequence.request.ids, sampling.seed or 0, sequence.choice, sequence.generated + room)
         tokens = [
@@ -132,3 +136,76 @@ def test_a_draft_takes_no_page_from_anybody() -> None:
         ask(world, str(number), [number] * 20, 26, seed=number)
     world.finish()
     assert world.engine.stats().preemptions == 0
+
+
+class Branching(Drafter):
+    """Knows the answer, and hides it in a tree of wrong tokens."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(VOCABULARY, eager())
+        self.rng = rng
+
+    def draft(self, asked: Sequence[tuple[EngineSequence, int]]) -> list[Draft]:
+        return [random_tree(self.rng, *one) for one in asked]
+
+
+def random_tree(rng: random.Random, sequence: EngineSequence, room: int) -> Draft:
+    room = min(room, sequence.limit - len(sequence.ids) - 1)
+    seed = sequence.request.sampling.seed or 0
+    want = continuation(sequence.request.ids, seed, sequence.choice, sequence.generated + room)[sequence.generated :]
+    tokens: list[int] = []
+    parents: list[int] = []
+    path = -1  # the node up to which the answer is in the tree
+    depth = 0
+    while len(tokens) < room:
+        right = depth < len(want) and rng.random() < 0.4
+        parent = path if right else rng.randrange(-1, len(tokens))
+        token = want[depth] if right else rng.randrange(VOCABULARY)
+        if any(tokens[at] == token for at in range(len(tokens)) if parents[at] == parent):
+            continue  # siblings differ
+        tokens.append(token)
+        parents.append(parent)
+        if right:
+            path, depth = len(tokens) - 1, depth + 1
+    return Draft(tokens, ["suffix"] * len(tokens), None, parents=parents)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("pages", [6, 12, 40])
+@pytest.mark.parametrize("seed", range(4))
+def test_trees_answer_as_without_drafts(seed: int, pages: int, lag: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accepted branches are moved to where they belong: a slot in a wrong place changes the hash of what follows."""
+    monkeypatch.setattr("bosquet.runtime.overlap.BLOCK", 3)
+    monkeypatch.setattr("bosquet.runtime.overlap.STAYS", 2)
+    rng = random.Random(f"tree-{seed}-{pages}-{lag}")
+    world = fuzz.World(pages=pages, lag=lag, rng=rng, drafter=Branching(rng))
+    world.traffic(30, cancels=0.1)
+    world.finish()
+    world.check_answers()
+    assert world.engine.stats().accepted_tokens["suffix"] > 0
+
+
+def test_a_fork_says_both() -> None:
+    assert fork([1, 2, 3], [1, 2, 9, 8]) == ([1, 2, 3, 9, 8], [-1, 0, 1, 1, 3])
+    assert fork([1], [2, 3]) == ([1, 2, 3], [-1, -1, 1])
+    assert fork([1, 2], [1, 2]) == ([1, 2], [-1, 0])
+    assert fork([1, 2], [1]) == ([1, 2], [-1, 0])
+    tokens, parents = fork([1, 2, 3], [1, 2, 9, 8])
+    draft = Draft(tokens, ["suffix"] * 5, None, parents=parents)
+    assert [draft.path(at) for at in range(-1, 5)] == [[], [1], [1, 2], [1, 2, 3], [1, 2, 9], [1, 2, 9, 8]]
+    assert [draft.children(at) for at in range(-1, 5)] == [[0], [1], [2, 3], [], [4], []]
+    chain = Draft([4, 5], ["suffix"] * 2, None)
+    assert [chain.path(at) for at in (-1, 0, 1)] == [[], [4], [4, 5]]
+    assert [chain.children(at) for at in (-1, 0, 1)] == [[0], [1], []]
+
+
+def test_a_second_guess_is_drafted_where_width_is_cheap() -> None:
+    cheap, dear = Arbiter(Costs({1: 1.0, 8: 1.01})), Arbiter(Costs({1: 1.0, 8: 3.0}))
+    for arbiter in (cheap, dear):
+        arbiter.begin(1)
+    assert cheap.branch(4) > 0
+    assert dear.branch(4) == 0
+    for _ in range(300):
+        cheap.learn("suffix", 4, accepted=False, rank=1)
+    assert cheap.branch(4) == 0, "nor where second guesses are never right"
+    assert Arbiter(None).branch(4) == 0

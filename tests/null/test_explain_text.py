@@ -10,9 +10,9 @@ from fakes_engine import ByteTokenizer, text_services
 
 from bosquet.prompts.shared import shared_length
 from bosquet.runtime.server.explain import comparison
-from bosquet.runtime.server.explain_compare import compare_start
+from bosquet.runtime.server.explain_compare import compare, compare_start
 from bosquet.runtime.server.explain_hints import hint_for
-from bosquet.runtime.server.explain_prompt import Told, lay
+from bosquet.runtime.server.explain_prompt import Prompt, Told, lay
 from bosquet.runtime.server.explain_text import change, start_of
 from bosquet.runtime.server.explainer import MOST_BYTES, OF_A_TENANT, PER_MESSAGE, PER_TOKEN, Explainer
 from bosquet.runtime.trace import ChoiceTrace, Miss, Trace
@@ -88,7 +88,12 @@ def test_the_same_text_in_other_tokens_is_told_from_another_text():
 
 @pytest.mark.parametrize(
     ("theirs", "kind"),
-    [("Be glad. Say no", "differs"), ("Be  brief and kind", "whitespace"), ("BE BRIEF AND KIND.", "case")],
+    [
+        ("Be glad. Say no", "differs"),
+        ("Be  brief and kind", "whitespace"),
+        ("BE BRIEF AND KIND.", "case"),
+        ("Be brief and kind. And short.", "differs"),
+    ],
 )
 def test_of_a_request_that_is_forgotten_no_more_is_said_than_is_known(theirs: str, kind: str):
     messages = [{"role": "system", "content": "Be brief and kind."}, {"role": "user", "content": "Hi"}]
@@ -96,6 +101,22 @@ def test_of_a_request_that_is_forgotten_no_more_is_said_than_is_known(theirs: st
     at = 3 + shared_length("Be brief and kind.", theirs)
     found = compare_start(ours, at, theirs[at - 3 :].encode())
     assert (found.kind, found.part.name) == (kind, "messages[0].content")
+
+
+@pytest.mark.parametrize(("role", "kind"), [("user", "cut"), ("assistant", "answer_changed")])
+def test_a_message_that_ends_early_is_named_by_its_end(role: str, kind: str):
+    """It is where the message has ended that the prompts part, which is in what the template writes."""
+
+    def prompt(said: str) -> Prompt:
+        messages = [{"role": "system", "content": "Be brief."}, {"role": role, "content": said}]
+        return lay(list(f"<s>Be brief.<m>{said}<e>\n<a>".encode()), BYTES, Told(messages))
+
+    ours, theirs = prompt("Höhe der Hütte"), prompt("Höhe der Hütte über dem See")
+    at = ours.data.index(b"<e>")
+    for found in (compare(ours, theirs, at), compare_start(ours, at, theirs.data[at : at + 24])):
+        assert (found.kind, found.part.name, found.character) == (kind, "messages[1].content", len("Höhe der Hütte"))
+    assert compare(theirs, ours, at).part.name == "messages[1].content"
+    assert compare_start(ours, at, b"<e>\n<b>").part.name == "template"
 
 
 def test_parts_are_found_where_they_stand():

@@ -69,6 +69,7 @@ def test_the_links_lead_to_every_room() -> None:
     assert set(links) == rooms | {"__init__.py", "types.py", "errors.py", "cli.py", "py.typed"}
 
 
+@pytest.mark.alone
 def test_importing_bosquet_is_light() -> None:
     code = (
         "import sys, time; t = time.perf_counter(); import bosquet; s = time.perf_counter() - t;"

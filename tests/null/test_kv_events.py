@@ -101,7 +101,7 @@ def told(world: World, tmp_path: Path) -> Iterator[tuple[zmq.Socket[bytes], zmq.
 def replayed(old: zmq.Socket[bytes], start: int) -> list[tuple[bytes, bytes]]:
     """As a router does that has found a gap. A REQ socket takes one answer, so a DEALER's frames are made by hand."""
     with old.context.socket(zmq.DEALER) as dealer:
-        dealer.setsockopt(zmq.RCVTIMEO, 5000)
+        dealer.setsockopt(zmq.RCVTIMEO, 30_000)
         dealer.connect(old.last_endpoint)
         dealer.send_multipart((b"", start.to_bytes(8, "big")))
         found = []
@@ -116,7 +116,7 @@ def replayed(old: zmq.Socket[bytes], start: int) -> list[tuple[bytes, bytes]]:
 
 def catch_up(router: Router, old: zmq.Socket[bytes], wanted: Sequence[Block]) -> None:
     """Until the router knows what is wanted; fails if it never does."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while sorted(router.blocks.values()) != list(wanted):
         assert time.monotonic() < end, "what the router knows is not what is cached"
         for name, payload in replayed(old, router.next):
@@ -149,7 +149,7 @@ def test_a_router_knows_what_is_cached_after_a_random_workload(seed: int, tmp_pa
 def test_a_subscriber_hears_what_happens_from_then_on(tmp_path: Path) -> None:
     world = World(30, budget=64)
     with told(world, tmp_path) as (news, _):
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         for number in range(100):  # until it has joined
             world.ask(f"r{number}", text(number, 2), tokens=1)
             world.finish(f"r{number}")
@@ -166,7 +166,7 @@ def test_the_first_event_says_that_nothing_is_cached(tmp_path: Path) -> None:
     world = World(30)
     with told(world, tmp_path) as (_, old):
         found: list[tuple[bytes, bytes]] = []
-        end = time.monotonic() + 5
+        end = time.monotonic() + 30
         while not found:
             assert time.monotonic() < end
             found = replayed(old, 0)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fakes_lang import FakeBackend, folding, written
 from fakes_lang_tools import MESSAGES, aagent, add, agent, fail, scripted, shout
+from moved_clock import language_clock
 
 import bosquet.lang as bosquet
 from bosquet.errors import ProgramError, Unavailable
@@ -250,10 +251,12 @@ def test_each_answer_has_its_time() -> None:
     @bosquet.tool
     async def slow() -> None:
         "Slow."
-        await asyncio.sleep(0.2)
+        clock.move(101)
+        await asyncio.sleep(0)
 
-    backend = scripted(written("slow"), "ok")
-    assert agent.run(slow, timeout=0.15, backend=backend).value.finished  # a tool's time is its own
+    with language_clock() as clock:
+        backend = scripted(written("slow"), "ok")
+        assert agent.run(slow, timeout=100, backend=backend).value.finished  # a tool's time is its own
     with pytest.raises(ProgramError, match=r"no answer within 0\.05 s"):
         agent.run(slow, timeout=0.05, backend=scripted(written("slow"), "ok", pause=0.02))
 

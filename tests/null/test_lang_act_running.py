@@ -22,15 +22,16 @@ def test_results_come_in_the_order_of_the_calls_however_the_tools_end() -> None:
 
     @bosquet.tool
     async def wait(place: int) -> int:
-        "Wait."
-        await asyncio.sleep(0.05 * (3 - place))
+        "Wait for those that come after it."
+        while len(ended) < 2 - place:
+            await asyncio.sleep(0.001)
         ended.append(place)
         return place
 
     @bosquet.tool
     def block(place: int) -> int:
-        "Block."
-        time.sleep(0.05 * (3 - place))
+        "Block until those that come after it have ended."
+        until(lambda: len(ended) == 2 - place)
         ended.append(place)
         return place
 
@@ -42,14 +43,36 @@ def test_results_come_in_the_order_of_the_calls_however_the_tools_end() -> None:
             assert [call.value for call in result.value.calls] == [0, 1, 2]
             assert [m["content"] for m in result.messages if m["role"] == "tool"] == ["0", "1", "2"]
             assert ended == [2, 1, 0]
+
+
+def test_one_call_at_a_time_where_that_is_asked_for() -> None:
+    ended: list[int] = []
+
+    @bosquet.tool
+    async def wait(place: int) -> int:
+        "Wait."
+        await asyncio.sleep(0.02 * (3 - place))
+        ended.append(place)
+        return place
+
+    @bosquet.tool
+    def block(place: int) -> int:
+        "Block."
+        time.sleep(0.02 * (3 - place))
+        ended.append(place)
+        return place
+
+    for tool in (wait, block):
+        calls = "".join(written(tool.name, place=i) for i in range(3))
+        for program in (agent, aagent):
             ended.clear()
             acted = program.run(tool, parallel=False, backend=scripted(calls, "ok")).value
             assert [call.value for call in acted.calls] == ended == [0, 1, 2]
-            assert all(call.seconds > 0.04 for call in acted.calls)
+            assert all(call.seconds > 0.019 for call in acted.calls)
 
 
 def test_tools_of_one_step_run_at_the_same_time() -> None:
-    met = threading.Barrier(3, timeout=5)
+    met = threading.Barrier(3, timeout=30)
     ready: list[str] = []
 
     @bosquet.tool
@@ -164,13 +187,13 @@ def test_cancelling_a_program_cancels_its_async_tools() -> None:
         "Never ends."
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         finally:
             stopped.set()
 
     def stream() -> None:
         with agent.stream(forever, backend=scripted(written("forever"))) as pieces:
-            assert begun.wait(5)
+            assert begun.wait(30)
             pieces.close()
 
     async def task(program: Any) -> None:
@@ -183,31 +206,29 @@ def test_cancelling_a_program_cancels_its_async_tools() -> None:
 
     ways: list[Callable[[], Any]] = [stream, lambda: asyncio.run(task(agent)), lambda: asyncio.run(task(aagent))]
     for way in ways:
-        began = time.monotonic()
         way()
-        assert stopped.wait(5)
-        assert time.monotonic() - began < 5
+        assert stopped.wait(30)
         begun.clear()
         stopped.clear()
 
 
 def test_cancelling_does_not_wait_for_a_sync_tool() -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     @bosquet.tool
     def slow() -> None:
         "Slow."
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
+        ended.set()
 
     backend = scripted(written("slow"), "never asked")
     with agent.stream(slow, backend=backend) as pieces:
-        assert begun.wait(5)
-        began = time.monotonic()
+        assert begun.wait(30)
         pieces.close()
         with pytest.raises(CancelledError):
             _ = pieces.result
-        assert time.monotonic() - began < 2
+        assert not ended.is_set()
     go_on.set()
     assert len(backend.calls) == 1
 

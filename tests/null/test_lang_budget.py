@@ -10,6 +10,7 @@ import pytest
 from fakes_lang import FakeBackend, aecho, echo, until, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moved_clock import language_clock
 
 import bosquet.lang as bosquet
 from bosquet.errors import BudgetExceeded, ProgramError
@@ -73,14 +74,21 @@ def test_tokens_are_counted_while_they_come_and_the_others_end() -> None:
 
 @pytest.mark.parametrize("program", [echo, aecho])
 def test_seconds_end_what_is_under_way(program: bosquet.Program[Any]) -> None:
-    backend = FakeBackend(pause=5.0)
-    began = time.monotonic()
-    with pytest.raises(BudgetExceeded, match=r"step 'reply': the run's budget of 0\.05 seconds is spent") as caught:
-        program.run("hi", backend=backend, budget=bosquet.Budget(seconds=0.05))
-    assert time.monotonic() - began < 2
+    class Slow(FakeBackend):
+        def answer(self, call: bosquet.Call) -> Any:
+            clock.move(101)
+            return super().answer(call)
+
+    backend = Slow(pause=3600.0)
+    with (
+        language_clock() as clock,
+        pytest.raises(BudgetExceeded, match=r"step 'reply': the run's budget of 100 seconds is spent") as caught,
+    ):
+        program.run("hi", backend=backend, budget=bosquet.Budget(seconds=100))
     assert caught.value.limit == "seconds"
     assert caught.value.prompt.endswith("hi<|im_end|>\n") or "hi" in caught.value.prompt
     until(lambda: backend.active == 0)
+    assert backend.cancelled == 1
 
 
 def test_seconds_count_from_the_start_of_the_run() -> None:
@@ -103,7 +111,8 @@ def test_an_act_is_bounded_and_its_tools_end() -> None:
     async def wait() -> str:
         """Wait for ever."""
         try:
-            await asyncio.sleep(10)
+            clock.move(101)
+            await asyncio.sleep(3600)
         finally:
             stopped.append(True)
         return ""
@@ -115,8 +124,8 @@ def test_an_act_is_bounded_and_its_tools_end() -> None:
         return s["act"]
 
     backend = FakeBackend(script={"act": written("wait")})
-    with pytest.raises(BudgetExceeded):
-        work.run(backend=backend, budget=bosquet.Budget(seconds=0.1))
+    with language_clock() as clock, pytest.raises(BudgetExceeded):
+        work.run(backend=backend, budget=bosquet.Budget(seconds=100))
     until(lambda: stopped == [True])
 
 

@@ -105,7 +105,7 @@ def waiting(s: State) -> Any:
 
 
 def test_a_run_that_is_cancelled_or_left_ends_too() -> None:
-    backend = FakeBackend(pause=0.01, script={"reply": "abcabcabc"})
+    backend = FakeBackend(held=True, script={"reply": "abcabcabc"})
 
     async def cancelled() -> None:
         task = asyncio.ensure_future(waiting.arun(backend=backend))
@@ -117,6 +117,7 @@ def test_a_run_that_is_cancelled_or_left_ends_too() -> None:
 
     asyncio.run(cancelled())
     until(lambda: len(backend.ended) == 1)
+    backend.held = False
     with waiting.stream(backend=backend) as stream:
         next(stream)
     until(lambda: len(backend.ended) == 2)

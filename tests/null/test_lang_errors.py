@@ -98,7 +98,7 @@ def test_a_gen_has_a_time_limit() -> None:
         s.user("Go.")
         s.assistant(bosquet.gen("x", timeout=0.02))
 
-    backend = FakeBackend(pause=0.5)
+    backend = FakeBackend(held=True)
     result = slow.run(backend=backend)
     with pytest.raises(ProgramError, match=r"step 'x': no answer within 0\.02 s") as caught:
         result["x"]
@@ -120,7 +120,7 @@ def test_a_generation_that_ends_without_a_reason_is_an_error() -> None:
 
 @pytest.mark.parametrize("program", [echo, aecho])
 def test_cancelling_the_awaiting_task_cancels_the_calls(program: bosquet.Program[Any]) -> None:
-    backend = FakeBackend(pause=0.05)
+    backend = FakeBackend(held=True)
 
     async def main() -> None:
         task = asyncio.create_task(program.arun("hi", backend=backend))
@@ -138,7 +138,7 @@ def test_cancelling_the_awaiting_task_cancels_the_calls(program: bosquet.Program
 
 def test_after_a_cancel_every_value_that_is_still_to_come_raises(caplog: pytest.LogCaptureFixture) -> None:
     """Also those of calls that wait for one another, and of calls that were only just asked for."""
-    backend = FakeBackend(pause=0.05)
+    backend = FakeBackend(held=True)
     heard: list[str] = []
 
     @bosquet.program
@@ -179,9 +179,11 @@ def test_a_reader_that_gives_up_leaves_the_value_to_others() -> None:
         s.assistant(bosquet.gen("x", max_tokens=4))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(s.get("x"), 0.01)
+        backend.held = False
         return await s.get("x")
 
-    assert impatient.run(backend=FakeBackend(pause=0.03, script={"x": "abc"})).value == "abc"
+    backend = FakeBackend(held=True, script={"x": "abc"})
+    assert impatient.run(backend=backend).value == "abc"
 
 
 def test_nothing_is_left_of_a_run_that_is_over() -> None:

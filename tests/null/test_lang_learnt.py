@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -133,13 +134,14 @@ def test_tools_teach_how_long_they_take(book: Learnt) -> None:
         s.act([slow])
         return s["act"].text
 
+    began = time.monotonic()
     for number in range(4):
         backend = FakeBackend(script={"act": [written("slow"), "It is done."]})
         agent.run(backend=backend)
         until(lambda number=number: seen(book, agent, "act") == number + 1)
     first, second = (call.ahead for call in backend.calls)
     assert first.returns is True
-    assert 0.02 < first.pause_s < 2
+    assert 0.02 < first.pause_s < time.monotonic() - began
     assert (first.steps, second.steps) == (2, 1)
     assert (second.returns, second.pause_s) == (False, 0.0)
 
@@ -273,7 +275,8 @@ def test_a_script_that_ends_at_once_still_learns_and_says_goodbye(tmp_path: Path
 
         class Slow(FakeBackend):
             async def end(self, run):
-                await asyncio.sleep(0.05)
+                for _ in range(100):
+                    await asyncio.sleep(0)
                 print("ended", run == result.run_id)
 
         result = echo.run("ab", backend=Slow())

@@ -21,22 +21,25 @@ from bosquet.errors import BosquetError, Overloaded, ProgramError
 
 @pytest.mark.parametrize("program", [echo, aecho])
 def test_a_started_run_is_waited_for_or_awaited(program: bosquet.Program[Any]) -> None:
-    backend = FakeBackend(script={"reply": "ab"}, pause=0.01)
+    backend = FakeBackend(script={"reply": "ab"}, held=True)
     running = program.start("hi", backend=backend)
     assert not running.done()
     assert "under way" in repr(running)
     with pytest.raises(TimeoutError):
         running.result(timeout=0.001)
+    backend.held = False
     assert running.result()["reply"] == "ab"
     assert (running.done(), running.cancel()) == (True, False)
     assert running.run_id == running.result().run_id
 
     async def main() -> None:
+        backend.held = True
         started = program.start("hi", backend=backend)
         with pytest.raises(RuntimeError, match="waiting would block the loop: await it"):
             started.result()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(started, 0.001)
+        backend.held = False
         first, second = await asyncio.gather(started, started)  # a reader that gave up has stopped nothing
         assert first is second is started.result()
 
@@ -45,7 +48,7 @@ def test_a_started_run_is_waited_for_or_awaited(program: bosquet.Program[Any]) -
 
 @pytest.mark.parametrize("program", [echo, aecho])
 def test_a_started_run_is_cancelled_from_outside(program: bosquet.Program[Any]) -> None:
-    backend = FakeBackend(pause=5.0)
+    backend = FakeBackend(pause=3600.0)
     running = program.start("hi", backend=backend)
     until(lambda: backend.active == 1)
     other = threading.Thread(target=running.cancel)

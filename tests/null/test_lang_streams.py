@@ -100,10 +100,19 @@ def test_a_variable_that_never_comes_is_an_error() -> None:
         list(two_steps.stream(var="detail", backend=FakeBackend(script=SCRIPT)))
 
 
+class Stuck(FakeBackend):
+    """After its first token nothing comes any more."""
+
+    async def generate(self, call: bosquet.Call) -> Any:
+        async for chunk in super().generate(call):
+            self.held = True
+            yield chunk
+
+
 @pytest.mark.parametrize("program", [echo, aecho])
 @pytest.mark.parametrize("how", ["close", "drop", "with"])
 def test_a_stream_that_is_closed_or_dropped_cancels_its_calls(program: bosquet.Program[Any], how: str) -> None:
-    backend = FakeBackend(pause=0.02)
+    backend = Stuck()
     stream = program.stream("hi", backend=backend)
     next(stream)
     if how == "close":
@@ -127,18 +136,18 @@ def test_an_async_stream_that_is_left_cancels_its_calls(program: bosquet.Program
         assert backend.cancelled == 1
 
     async def main() -> None:
-        backend = FakeBackend(pause=0.02)
+        backend: FakeBackend = Stuck()
         async for _ in program.astream("hi", backend=backend):
             break
         gc.collect()
         await gone(backend)
 
-        backend = FakeBackend(pause=0.02)
+        backend = Stuck()
         async with program.astream("hi", backend=backend) as stream:
             await anext(stream)
         await gone(backend)
 
-        backend = FakeBackend(pause=0.5)
+        backend = FakeBackend(held=True)
         task = asyncio.ensure_future(anext(program.astream("hi", backend=backend)))
         while not backend.active:
             await asyncio.sleep(0.001)
@@ -186,11 +195,15 @@ def test_map_keeps_the_order_and_one_failure_leaves_the_others_alone(program: bo
 @pytest.mark.parametrize("program", [echo, aecho])
 @pytest.mark.parametrize("concurrency", [1, 5, 32])
 def test_map_runs_so_many_at_a_time(program: bosquet.Program[Any], concurrency: int) -> None:
-    backend = FakeBackend(pause=0.003, script={"reply": None})
+    class Full(FakeBackend):
+        def answer(self, call: bosquet.Call) -> Any:
+            self.held = self.most_active < concurrency  # nothing goes on before so many are there
+            return super().answer(call)
+
+    backend = Full(pause=0.001)
     results = program.map([f"q{i}" for i in range(40)], backend=backend, concurrency=concurrency)
     assert len(results) == 40
-    assert backend.most_active <= concurrency
-    assert backend.most_active > concurrency // 2
+    assert backend.most_active == concurrency
     assert program.map([], backend=backend) == []
 
 
@@ -207,7 +220,7 @@ def test_amap() -> None:
 @pytest.mark.parametrize("program", [echo, aecho])
 def test_cancelling_a_map_cancels_all_of_it(program: bosquet.Program[Any]) -> None:
     async def main() -> None:
-        backend = FakeBackend(pause=0.05)
+        backend = FakeBackend(held=True)
         task = asyncio.create_task(program.amap([f"q{i}" for i in range(50)], backend=backend, concurrency=8))
         while backend.active < 8:
             await asyncio.sleep(0.001)

@@ -9,6 +9,7 @@ import pytest
 
 from bosquet.radix_cache import Key, Namespace, PagePool, RadixCache
 
+pytestmark = pytest.mark.alone
 NS = Namespace()
 PROMPT = 4000
 LIMIT = 5 * 100e-6

@@ -1,7 +1,11 @@
-"""Requests that do not arrive: each connection is given up in time, and nothing else is."""
+"""Requests that do not arrive: each connection is given up in time, and nothing else is. The server's clock is put
+forward; that a machine is slow makes nothing late."""
 
+import itertools
 import json
+import select
 import socket
+import threading
 import time
 
 import httpx
@@ -9,13 +13,16 @@ import pytest
 from fakes_engine import FakeEngine
 from live_server import Live, live, raw_post, wait_for
 
+from bosquet.runtime.server import serve
+from bosquet.runtime.server.arrival import PunctualProtocol
 from bosquet.runtime.server.config import ServerConfig
 
 TEXT = "/v1/completions"
-LIMIT = 0.4
+LIMIT = 100.0
 CONFIG = ServerConfig(port=0, arrival_timeout_s=LIMIT)
-LATEST = 4.0
-"""Far more than a busy machine needs; far less than uvicorn's keep-alive limit, which must not be what closes."""
+PATIENCE = 30.0
+"""Seconds that a machine may stand still before a test fails; less than what `NEARLY` leaves of the limit."""
+NEARLY = 0.6 * LIMIT
 SHORT = {"prompt": "a", "max_tokens": 2}
 LONG = {"prompt": "a", "max_tokens": 30}
 WHOLE = raw_post(TEXT, SHORT)
@@ -24,9 +31,29 @@ BODY = WHOLE[len(HEAD) :]
 CHUNKED = HEAD.replace(b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked") + b"5\r\n" + BODY[:5]
 
 
+@pytest.fixture(autouse=True)
+def keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not be what closes."""
+    monkeypatch.setattr(serve, "KEEP_ALIVE_S", 1_000_000)
+
+
+@pytest.fixture
+def arrived(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the server has been given to read."""
+    pieces: list[bytes] = []
+    received = PunctualProtocol.data_received
+
+    def data_received(self: PunctualProtocol, data: bytes) -> None:
+        received(self, data)
+        pieces.append(data)
+
+    monkeypatch.setattr(PunctualProtocol, "data_received", data_received)
+    return pieces
+
+
 def read_all(sock: socket.socket) -> bytes:
     """What comes until the server closes."""
-    sock.settimeout(LATEST)
+    sock.settimeout(PATIENCE)
     got = b""
     while part := sock.recv(65536):
         got += part
@@ -35,7 +62,7 @@ def read_all(sock: socket.socket) -> bytes:
 
 def answer(sock: socket.socket) -> tuple[bytes, bytes]:
     """Head and body of one answer with a length."""
-    sock.settimeout(LATEST)
+    sock.settimeout(PATIENCE)
     got = b""
     while b"\r\n\r\n" not in got:
         got += sock.recv(1)
@@ -54,10 +81,32 @@ def check_refusal(got: bytes) -> None:
     assert (error["type"], error["code"], error["param"]) == ("timeout_error", "request_timeout", None)
 
 
-def trickle(sock: socket.socket, data: bytes) -> None:
-    for byte in data:
+def silent(sock: socket.socket) -> bool:
+    """Whether the server has neither said anything nor closed."""
+    return not select.select([sock], [], [], 0)[0]
+
+
+def later(server: Live, sock: socket.socket) -> bytes:
+    """What comes when the limit is over; nothing may come shortly before."""
+    server.clock.forward(NEARLY)
+    assert silent(sock)
+    server.clock.forward(LIMIT - NEARLY)
+    return read_all(sock)
+
+
+def trickle(server: Live, sock: socket.socket, data: bytes, refused: list[float]) -> None:
+    """Sends byte by byte, for ever, and notes since when there is an answer."""
+    for byte in itertools.cycle(data):
         sock.sendall(bytes([byte]))
-        time.sleep(0.05)
+        server.clock.forward(LIMIT / 20)
+        refused += [] if silent(sock) else [server.clock.ahead]
+        time.sleep(0.002 * len(refused))  # a system takes its time to say that nobody listens any more
+
+
+def while_it_works(server: Live, sock: socket.socket) -> None:
+    """Puts the clock forward, step by step, until there is something to read."""
+    while silent(sock):
+        server.clock.forward(LIMIT / 10)
 
 
 def counted(server: Live, status: str) -> int:
@@ -76,16 +125,15 @@ def counted(server: Live, status: str) -> int:
     ids=["a letter", "half a head", "a byte short", "no body", "half a body", "a chunk"],
 )
 @pytest.mark.parametrize("before", [False, True], ids=["first", "later"])
-def test_a_request_that_stops_half_way_is_given_up(part: bytes, before: bool):
+def test_a_request_that_stops_half_way_is_given_up(part: bytes, before: bool, arrived: list[bytes]):
     engine = FakeEngine()
     with live(engine, CONFIG) as server, server.connect() as sock:
         if before:
             sock.sendall(WHOLE)
             assert b" 200 " in answer(sock)[0]
-        began = time.monotonic()
         sock.sendall(part)
-        check_refusal(read_all(sock))
-        assert LIMIT * 0.9 < time.monotonic() - began < LATEST
+        wait_for(lambda: b"".join(arrived) == WHOLE * before + part)
+        check_refusal(later(server, sock))
         assert len(engine.requests) == before
         wait_for(lambda: server.server._lifecycle.in_flight == 0)
         body_began = len(part) >= len(HEAD)
@@ -93,37 +141,38 @@ def test_a_request_that_stops_half_way_is_given_up(part: bytes, before: bool):
 
 
 @pytest.mark.parametrize("what", [b"", b"\r\n"], ids=["nothing", "a blank line"])
-def test_a_connection_on_which_no_request_begins_is_closed_without_a_word(what: bytes):
+def test_a_connection_on_which_no_request_begins_is_closed_without_a_word(what: bytes, arrived: list[bytes]):
     with live(FakeEngine(), CONFIG) as server, server.connect() as sock:
-        began = time.monotonic()
         sock.sendall(what)
-        assert read_all(sock) == b""
-        assert LIMIT * 0.9 < time.monotonic() - began < LATEST
+        wait_for(lambda: server.server.server_state.connections)
+        wait_for(lambda: b"".join(arrived) == what)
+        assert later(server, sock) == b""
 
 
-def test_blank_lines_after_an_answer_do_not_hold_the_connection():
+def test_blank_lines_after_an_answer_do_not_hold_the_connection(arrived: list[bytes]):
     with live(FakeEngine(), CONFIG) as server, server.connect() as sock:
         sock.sendall(WHOLE)
         assert b" 200 " in answer(sock)[0]
         sock.sendall(b"\r\n")
-        assert read_all(sock) == b""
+        wait_for(lambda: arrived[-1] == b"\r\n")
+        assert later(server, sock) == b""
 
 
 @pytest.mark.parametrize("at_once", [0, len(HEAD)], ids=["head", "body"])
 def test_a_trickle_does_not_extend_the_time(at_once: int):
     with live(FakeEngine(), CONFIG) as server, server.connect() as sock:
         sock.sendall(WHOLE[:at_once])
-        began = time.monotonic()
+        refused: list[float] = []
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
-            trickle(sock, WHOLE[at_once:-1] * 3)
-        assert LIMIT * 0.9 < time.monotonic() - began < LATEST
+            trickle(server, sock, WHOLE[at_once:-1], refused)
+        assert NEARLY < refused[0] <= LIMIT * 1.1
 
 
 def test_a_request_in_pieces_that_arrives_in_time_is_served():
     with live(FakeEngine(), CONFIG) as server, server.connect() as sock:
         for at in range(0, len(WHOLE), 40):
             sock.sendall(WHOLE[at : at + 40])
-            time.sleep(0.01)
+            server.clock.forward(NEARLY * 40 / len(WHOLE))
         assert b" 200 " in answer(sock)[0]
 
 
@@ -131,24 +180,27 @@ def test_long_answers_and_idle_kept_connections_are_left_alone():
     engine = FakeEngine(delay=LIMIT / 10)
     with live(engine, CONFIG) as server, server.connect() as sock:
         for _ in range(2):
-            sock.sendall(raw_post(TEXT, LONG))  # three times the limit
+            began = server.clock.ahead
+            sock.sendall(raw_post(TEXT, LONG))
+            while_it_works(server, sock)
+            assert server.clock.ahead - began > 2 * LIMIT
             assert b" 200 " in answer(sock)[0]
-            time.sleep(2 * LIMIT)
+            server.clock.forward(2 * LIMIT)
+            assert silent(sock)
 
 
 def test_a_slow_reader_gets_the_whole_stream():
     engine = FakeEngine(pieces=(5,))
     with live(engine, CONFIG) as server, socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.settimeout(LATEST)
+        sock.settimeout(PATIENCE)
         sock.connect(server.address)
         sock.sendall(raw_post(TEXT, SHORT | {"max_tokens": 400, "n": 20, "stream": True}))
-        began = time.monotonic()
         got = b""
         while b"[DONE]" not in got:
             got += sock.recv(10_000)
-            time.sleep(LIMIT / 40)
-        assert time.monotonic() - began > 2 * LIMIT
+            server.clock.forward(LIMIT / 20)
+        assert server.clock.ahead > 2 * LIMIT
         assert got.count(b'"finish_reason":"length"') == 20
 
 
@@ -157,10 +209,9 @@ def test_half_a_second_request_does_not_cut_the_answer_to_the_first(part: bytes)
     engine = FakeEngine(delay=LIMIT / 10)
     with live(engine, CONFIG) as server, server.connect() as sock:
         sock.sendall(raw_post(TEXT, LONG) + part)
+        while_it_works(server, sock)
         assert b" 200 " in answer(sock)[0]
-        began = time.monotonic()
-        check_refusal(read_all(sock))
-        assert LIMIT * 0.9 < time.monotonic() - began < LATEST
+        check_refusal(later(server, sock))
         assert len(engine.requests) == 1
 
 
@@ -170,11 +221,15 @@ def test_a_second_request_that_waits_for_its_turn_is_not_late():
     second = raw_post(TEXT, SHORT | {"user": "x" * 3_000_000})
     with live(engine, CONFIG) as server, server.connect() as sock:
         sock.sendall(raw_post(TEXT, LONG) + second[:1000])
-        sock.settimeout(LATEST)
-        sock.sendall(second[1000:])
+        sending = threading.Thread(target=sock.sendall, args=(second[1000:],))
+        sending.start()
+        while_it_works(server, sock)
         assert b" 200 " in answer(sock)[0]
+        assert server.clock.ahead > 2 * LIMIT
+        sending.join()
+        wait_for(lambda: len(engine.requests) == 2)
+        while_it_works(server, sock)
         assert b" 200 " in answer(sock)[0]
-        assert len(engine.requests) == 2
 
 
 def test_the_rest_of_a_body_that_was_refused_early_is_not_waited_for():
@@ -182,17 +237,20 @@ def test_the_rest_of_a_body_that_was_refused_early_is_not_waited_for():
     config = ServerConfig(port=0, arrival_timeout_s=LIMIT, max_body_bytes=1000)
     with live(FakeEngine(), config) as server, server.connect() as sock:
         sock.sendall(HEAD.replace(b"Content-Length: %d" % len(BODY), b"Content-Length: 1001"))
+        wait_for(lambda: not silent(sock))
+        server.clock.forward(LIMIT)
         got = read_all(sock)
         assert got.count(b"HTTP/1.1 ") == 1
         assert b" 413 " in got
 
 
 def test_a_client_that_waits_for_leave_to_send_gets_it_and_then_has_its_time():
+    leave = b"HTTP/1.1 100 Continue\r\n\r\n"
     with live(FakeEngine(), CONFIG) as server, server.connect() as sock:
         sock.sendall(HEAD.replace(b"Host:", b"Expect: 100-continue\r\nHost:"))
-        first, _, rest = read_all(sock).partition(b"\r\n\r\n")
-        assert first == b"HTTP/1.1 100 Continue"
-        check_refusal(rest)
+        sock.settimeout(PATIENCE)
+        assert sock.recv(len(leave), socket.MSG_WAITALL) == leave
+        check_refusal(later(server, sock))
 
 
 @pytest.mark.parametrize("part", [b"x" * 1000, b"\r\nX-A: " + b"y" * 90])
@@ -215,10 +273,10 @@ def test_a_head_without_end_is_refused_and_its_memory_let_go(part: bytes) -> Non
         assert httpx.get(f"{server.url}/health").status_code == 200
 
 
-def test_a_long_head_in_pieces_gets_431() -> None:
+def test_a_long_head_in_pieces_gets_431(arrived: list[bytes]) -> None:
     with live(FakeEngine(), ServerConfig(port=0)) as server, socket.create_connection(server.address) as sock:
         sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nX-Long: ")
-        time.sleep(0.1)
+        wait_for(lambda: arrived)
         sock.sendall(b"z" * 70_000)
         head, _, body = read_all(sock).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 431 ")
@@ -271,13 +329,14 @@ PIECES = [(what, 1) for what in NO_HTTP] + [(what, 2) for what in list(NO_HTTP)[
 
 
 @pytest.mark.parametrize(("what", "pieces"), PIECES)
-def test_what_is_no_http_is_refused_in_the_shape_of_every_refusal(quiet, what: str, pieces: int):
+def test_what_is_no_http_is_refused_in_the_shape_of_every_refusal(quiet, arrived: list[bytes], what: str, pieces: int):
     server, engine = quiet
     data = NO_HTTP[what]
     with server.connect() as sock:
         for part in [data] if pieces == 1 else [data[:20], data[20:]]:
+            before = len(arrived)
             sock.sendall(part)
-            time.sleep(0.01 * (pieces - 1))
+            wait_for(lambda before=before: len(arrived) > before)
         check_not_http(read_all(sock))
     assert engine.requests == []
     wait_for(lambda: server.server._lifecycle.in_flight == 0)

@@ -247,8 +247,8 @@ def test_continuous_usage_counts_up():
 
 
 def test_an_error_after_the_headers_is_an_event_and_no_done():
-    engine = FakeEngine(says("abcdef"), delay=0.02)
-    *_, last = events(ask(engine, stream=True, timeout=0.05))
+    engine = FakeEngine(says("abcdef"), clock=lambda: 50.0 * engine.numbers.generated_tokens)
+    *_, last = events(ask(engine, stream=True, timeout=120))
     assert last["error"]["code"] == "deadline_exceeded"
     assert last["error"]["type"] == "timeout_error"
 

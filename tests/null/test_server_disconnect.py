@@ -43,17 +43,16 @@ def test_leaving_cancels(path: str, body: dict, requests: int, stream: bool, how
         wait_for(lambda: len(engine.running) == requests)
         if stream:
             assert sock.recv(100).startswith(b"HTTP/1.1 200")
-        began = time.monotonic()
         leave(sock, how)
-        wait_for(lambda: len(engine.cancelled) == requests, 2)
-        assert time.monotonic() - began < 1
+        wait_for(lambda: len(engine.cancelled) == requests)
         assert not engine.running
         assert not engine.finished
         wait_for(lambda: gone(server) == 1)
 
 
 def test_leaving_before_the_engine_has_accepted():
-    engine = slow(accept_delay=0.3)
+    engine = slow()
+    engine.accepts = False
     with live(engine) as server:
         sock = server.connect()
         sock.sendall(raw_post(CHAT, HI))
@@ -61,6 +60,7 @@ def test_leaving_before_the_engine_has_accepted():
         sock.close()
         wait_for(lambda: server.server._lifecycle.in_flight == 0)
         assert not engine.cancelled  # it is not even accepted
+        engine.accepts = True
         wait_for(lambda: len(engine.cancelled) == 1)
         assert not engine.running
 
@@ -109,7 +109,7 @@ def test_the_same_connection_serves_again():
 
 
 def test_64_streams_at_once_with_some_that_leave():
-    engine = FakeEngine(delay=0.005)
+    engine = FakeEngine(delay=0.01)
     texts: dict[int, bytes] = {}
     with live(engine) as server:
         threads = [threading.Thread(target=_client, args=(server, number, texts)) for number in range(64)]

@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[tuple[httpx.Client, psutil.Process]]:
     command = [sys.executable, "-c", PROGRAM, str(TESTS), str(folder)]
     environment = os.environ | {"PYTHONSAFEPATH": "1"}

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,28 +13,48 @@ import psutil
 import pytest
 from live_server import wait_for
 
+from bosquet.errors import ConfigError
+from bosquet.runtime.server.config import ServerConfig
+from bosquet.runtime.server.serve import listen
+
 TESTS = Path(__file__).parents[1]
 
 PROGRAM = """
-import json, sys
+import asyncio, json, sys
+from pathlib import Path
 sys.path.append(sys.argv[1])
 from fakes_engine import FakeEngine, text_services
 from bosquet.runtime.server.app import create_app
 from bosquet.runtime.server.config import ServerConfig
 from bosquet.runtime.server.serve import run_server
+
+class Held(FakeEngine):
+    # After three tokens it waits until it may go on.
+
+    async def pause(self):
+        while self.numbers.generated_tokens >= 3 and not Path(sys.argv[3]).exists():
+            await asyncio.sleep(0.005)
+        await super().pause()
+
 config = ServerConfig(port=0, json_logs=True, **json.loads(sys.argv[2]))
-app = create_app(FakeEngine(delay=0.02), text_services(), config)
+app = create_app(Held(), text_services(), config)
 run_server(app, config, lambda url: print(url, flush=True))
 print("returned", flush=True)
 """
 
 
 @pytest.fixture
-def start() -> Iterator[object]:
+def go_on(tmp_path: Path) -> Path:
+    """The engine goes on once this file is there."""
+    return tmp_path / "go on"
+
+
+@pytest.fixture
+def start(go_on: Path) -> Iterator[object]:
     running: list[subprocess.Popen[str]] = []
 
     def begin(**config: object) -> tuple[subprocess.Popen[str], str]:
-        arguments = [sys.executable, "-c", PROGRAM, str(TESTS), json.dumps(config)]
+        arguments = [sys.executable, "-c", PROGRAM, str(TESTS), json.dumps(config), str(go_on)]
         environment = os.environ | {"PYTHONSAFEPATH": "1"}
         process = subprocess.Popen(
             arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -60,9 +79,9 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_sigterm_drains(start):
-    process, url = start(drain_timeout_s=20.0)
-    body = {"prompt": "a", "max_tokens": 40, "stream": True}  # 0.8 s
+def test_sigterm_drains(start, go_on: Path):
+    process, url = start(drain_timeout_s=600.0)
+    body = {"prompt": "a", "max_tokens": 40, "stream": True}
     with httpx.stream("POST", url + "/v1/completions", json=body) as flow:
         lines = flow.iter_lines()
         next(lines)
@@ -73,9 +92,10 @@ def test_sigterm_drains(start):
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "unavailable"
         assert int(refused.headers["retry-after"]) >= 1
+        go_on.touch()
         rest = list(lines)
     assert rest[-2:] == ["data: [DONE]", ""]
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "returned\n")
     entries = [json.loads(line) for line in err.splitlines()]
     statuses = [(entry["route"], entry["status"], entry["completion_tokens"]) for entry in entries if "route" in entry]
@@ -87,52 +107,37 @@ def test_sigterm_drains(start):
 
 def test_draining_ends_at_its_limit(start):
     process, url = start(drain_timeout_s=0.3)
-    body = {"prompt": "a", "max_tokens": 500, "stream": True}  # 10 s
-    began = time.monotonic()
-    with httpx.stream("POST", url + "/v1/completions", json=body) as flow:
+    body = {"prompt": "a", "max_tokens": 500, "stream": True}  # which is never answered to the end
+    with httpx.stream("POST", url + "/v1/completions", json=body, timeout=60) as flow:
         lines = flow.iter_lines()
         next(lines)
         process.send_signal(signal.SIGTERM)
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx.RemoteProtocolError):
             list(lines)
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert process.returncode == 0
-    assert time.monotonic() - began < 6
 
 
 @pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("0.0.0.0", True)])
-def test_a_server_open_to_others_without_keys_warns(start, host: str, warned: bool):
-    process, url = start(host=host)
+def test_sigterm_when_idle_ends_at_once_and_a_server_open_to_others_without_keys_has_warned(
+    start, host: str, warned: bool
+):
+    process, url = start(host=host, drain_timeout_s=600.0)
     assert url.startswith(f"http://{host}:")
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
     assert ("without API keys" in err) is warned
 
 
-def test_sigterm_when_idle_ends_at_once(start):
-    process, _ = start()
-    began = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=10)
-    assert process.returncode == 0
-    assert time.monotonic() - began < 3
-
-
-def test_a_taken_port_is_one_clear_error(start):
-    _, url = start()
-    code = (
-        "from bosquet.runtime.server.config import ServerConfig\n"
-        "from bosquet.runtime.server.serve import listen\n"
-        f"listen(ServerConfig(port={url.rpartition(':')[2]}))"
-    )
-    environment = os.environ | {"PYTHONSAFEPATH": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
-    assert "ConfigError: cannot listen on 127.0.0.1:" in done.stderr
+def test_a_taken_port_is_one_clear_error():
+    with listen(ServerConfig(port=0)) as sock, pytest.raises(ConfigError, match=r"cannot listen on 127\.0\.0\.1:"):
+        listen(ServerConfig(port=sock.getsockname()[1]))
 
 
 def test_memory_stays_below_250_megabytes(start):
     process, url = start()
-    with httpx.Client(base_url=url) as client:
+    with httpx.Client(base_url=url, timeout=60) as client:
         for _ in range(50):
             assert client.post("/v1/completions", json={"prompt": "a" * 400, "max_tokens": 1}).status_code == 200
         assert client.post("/v1/completions", json={"prompt": "a" * 3_900_000}).status_code == 400

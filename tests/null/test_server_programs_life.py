@@ -211,14 +211,17 @@ def test_closing_while_the_engine_has_not_accepted_yet():
     async def work(place: Place) -> None:
         run = await place.open()
         await run("append", text="ab")
+        place.engine.accepts = False
         step = asyncio.create_task(_post(run, "generate", max_tokens=400))
-        await asyncio.sleep(0.01)
+        await _until(lambda: place.engine.asked)
         await run.close()
+        place.engine.accepts = True
         assert (await step).status_code == 404
-        await _until(lambda: not place.engine.running)
+        await _until(lambda: place.engine.cancelled)
         assert len(place.engine.cancelled) == 1
+        assert not place.engine.running
 
-    on(toy_engine(accept_delay=0.05, delay=0.01), work)
+    on(toy_engine(delay=0.01), work)
 
 
 @pytest.mark.parametrize("fault", ["refused", "died", "late"])
@@ -253,17 +256,22 @@ def test_a_client_that_is_killed_leaks_nothing(stream: bool, monkeypatch: pytest
     engine = toy_engine(delay=0.02)
     with live(engine, text=toy_text()) as server:
         programs: program_runs.Programs = server.server.config.app.state.services.programs
+        now = 0.0
+        programs._clock = lambda: now
         client = httpx.Client(base_url=server.url)
-        run = client.post("/v1/programs", json={"name": "p", "idle_timeout": 0.2}).json()["id"]
+        run = client.post("/v1/programs", json={"name": "p", "idle_timeout": 5}).json()["id"]
         path = f"/v1/programs/{run}"
         client.post(f"{path}/append", json={"text": "ab"})
         sock = server.connect()
         sock.sendall(raw_post(f"{path}/generate", {"max_tokens": 400, "ignore_eos": True, "stream": stream}))
         wait_for(lambda: engine.running)
         sock.close()
-        wait_for(lambda: engine.cancelled, 2)
+        wait_for(lambda: engine.cancelled)
         assert not engine.running
+        assert not engine.finished
         assert client.post(f"{path}/append", json={"text": "ab"}).json()["characters"] == 4  # as it was, and free
-        wait_for(lambda: not len(programs))  # and then nobody comes any more
+        now = 5.1  # and then nobody comes any more
+        wait_for(lambda: not len(programs))
+        wait_for(lambda: engine.ended)
         assert engine.ended == [("", run)]
         client.close()

@@ -1,6 +1,10 @@
 """What a refusal says: it begins with the field, and tells everything that the field may be."""
 
 import json
+import re
+import types
+import typing
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +14,11 @@ from live_server import post
 from server_tools import tool
 from tool_grammars import from_spec
 
-from bosquet.errors import GrammarInvalid
+from bosquet.errors import GrammarInvalid, InvalidParameter, RequestRejected
 from bosquet.grammar.tools import KNOWN
+from bosquet.runtime.server.body import parse
+from bosquet.runtime.server.schema_base import Body, body_names
+from bosquet.runtime.server.schemas import ALLOWED, CompletionRequest
 from bosquet.types import Output
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -68,6 +75,55 @@ def test_stop_strings_of_a_wrong_kind_are_told_every_kind(value: Any, param: str
     found, message = refusal(CHAT, HI | {"stop": value})
     assert found == param
     assert all(word in message for word in words), message
+
+
+JUNK = ["on", 7, -1.5, True, {}, {"x": 1}, [], ["on"], [1.5], [{}], [["a", 1]], {"type": "on"}, [{"type": "on"}]]
+JUNK += [{"promt": "x"}, {"prompt": 1}, {"messages": ["x"]}, {"messages": [{"role": "user", "content": [{"text": 1}]}]}]
+OURS = re.compile(
+    "|".join([*(rf"\b{name}\b" for name in body_names()), "literal", "constrained", "instance of", "dict"])
+)
+
+
+def bodies(kind: type[Body] = Body) -> Iterator[type[Body]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from bodies(below)
+
+
+def said_of(raw: bytes, kind: type[Body]) -> str:
+    """Field and text of a refusal; empty for what is taken."""
+    try:
+        parse(raw, kind)
+    except RequestRejected as error:
+        return f"{error.field} {error}"
+    return ""
+
+
+@pytest.mark.parametrize("kind", sorted(set(bodies()), key=lambda kind: kind.__name__))
+def test_a_refusal_says_nothing_of_how_bodies_are_read(kind: type[Body]):
+    """No names of classes, neither in the path nor in what is said; whatever stands in whatever field."""
+    for name, field in kind.model_fields.items():
+        for junk in JUNK:
+            assert not OURS.search(said_of(json.dumps({field.alias or name: junk}).encode(), kind))
+
+
+def test_a_field_that_takes_several_kinds_says_which():
+    told = set()
+    for kind in bodies():
+        for name, field in kind.model_fields.items():
+            is_union = typing.get_origin(field.annotation) in (typing.Union, types.UnionType)
+            if not is_union or len(set(typing.get_args(field.annotation)) - {type(None)}) < 2:
+                continue
+            name = field.alias or name
+            assert name in ALLOWED
+            with pytest.raises(InvalidParameter) as refused:
+                parse(json.dumps({name: 7.5}).encode(), kind)
+            if refused.value.field == name:  # else another field, which is missing, is told first
+                assert str(refused.value) == f"{name}: {ALLOWED[name]}"
+                told.add(name)
+    assert told >= {"prompt", "stop", "schema", "speculation", "a"}
+    with pytest.raises(InvalidParameter, match=r"^speculation: must be 'off', or a list of"):
+        parse(b'{"speculation": "on"}', CompletionRequest)
 
 
 @pytest.mark.parametrize("content", [[], 5, {}])

@@ -15,6 +15,7 @@ from live_server import in_process, live, raw_post, wait_for
 from bosquet.runtime.server.config import ServerConfig
 
 CHAT = "/v1/chat/completions"
+STREAM = {"stream": True, "return_token_ids": True}
 
 
 def chat(text: str = "hello", **more: Any) -> dict[str, Any]:
@@ -179,7 +180,9 @@ def test_a_wrong_field_is_named(path: str, field: str) -> None:
     async def call(client: httpx.AsyncClient) -> None:
         response = await client.get(path)
         assert response.status_code == 400
-        assert response.json()["error"]["param"] == field
+        error = response.json()["error"]
+        assert error["param"] == field
+        assert error["message"].startswith((f"{field}: must be ", f"{field}: unknown; there are "))
 
     in_process(FakeEngine(), call)
 
@@ -211,16 +214,55 @@ def test_an_engine_that_dies_leaves_a_record_of_what_came() -> None:
 
 
 def test_a_request_whose_client_leaves_is_recorded_with_the_engines_half() -> None:
-    engine = FakeEngine(delay=0.005)
+    engine = FakeEngine(delay=0.02)
     with live(engine) as server:
         with server.connect() as sock:
-            sock.sendall(raw_post("/v1/completions", {"prompt": "abc", "max_tokens": 300, "stream": True}))
+            sock.sendall(raw_post("/v1/completions", {"prompt": "abc", "max_tokens": 500, "stream": True}))
             wait_for(lambda: engine.numbers.generated_tokens > 3)
         wait_for(lambda: engine.cancelled)
         wait_for(lambda: httpx.get(f"{server.url}/v1/requests").json()["data"])
         (found,) = httpx.get(f"{server.url}/v1/requests").json()["data"]
         assert (found["status"], found["finish"]) == (499, "abort")
         assert 3 < found["completion_tokens"] <= found["tokens"]["sampled"]
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("path", "body"), [(CHAT, chat(max_tokens=90)), ("/v1/completions", {"prompt": "abc", "max_tokens": 90})]
+)
+def test_of_a_stream_that_is_cut_the_record_counts_what_was_sent(path: str, body: dict[str, Any], pieces: int) -> None:
+    """The client reads a few events and no more, and then leaves: a step's tokens wait to be sent, and are not. They
+    were computed all the same, which is another figure."""
+    engine = FakeEngine(pieces=[pieces])
+    received: list[list[int]] = []
+
+    async def call(client: httpx.AsyncClient) -> None:
+        left = asyncio.Event()
+        arriving = [{"type": "http.request", "body": json.dumps({**body, **STREAM}).encode(), "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if arriving:
+                return arriving.pop()
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if not message.get("body"):
+                return
+            if len(received) == 5:
+                left.set()
+                await asyncio.Event().wait()  # until whoever sends is told that nobody reads
+            (choice,) = json.loads(message["body"].removeprefix(b"data: "))["choices"]
+            received.append(choice.get("token_ids") or [])
+
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
+        await client._transport.app({**scope, "raw_path": path.encode()}, receive, send)  # type: ignore[attr-defined]
+        (found,) = await records(client)
+        assert (found["status"], found["finish"]) == (499, "abort")
+        assert found["completion_tokens"] == sum(map(len, received)) > 0
+        assert found["tokens"]["sampled"] == engine.numbers.generated_tokens == found["completion_tokens"] + pieces
+
+    in_process(engine, call)
 
 
 def test_a_request_that_is_refused_leaves_none() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +12,7 @@ import httpx
 import pytest
 from fakes_engine import FakeEngine, says
 from live_server import in_process
+from trace_event_format import faults
 
 from bosquet.runtime.server.config import ServerConfig
 from bosquet.runtime.server.exports import perfetto
@@ -136,35 +137,61 @@ def _perfetto(*records: RequestRecord) -> dict[str, Any]:
     return document
 
 
-def check_trace_events(document: dict[str, Any]) -> None:
-    """The rules of the trace-event format for the kinds of events that are used; slices nest on each thread."""
-    assert set(document) <= {"traceEvents", "displayTimeUnit", "otherData", "metadata", "systemTraceEvents"}
-    assert document["displayTimeUnit"] in ("ms", "ns")
-    threads: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for event in document["traceEvents"]:
-        assert isinstance(event["name"], str)
-        assert isinstance(event["pid"], int)
-        assert isinstance(event["tid"], int)
-        assert isinstance(event.get("args", {}), dict)
-        if event["ph"] == "M":
-            assert event["name"] in ("process_name", "thread_name", "process_labels", "thread_sort_index")
-            assert isinstance(event["args"]["name"], str)
-        else:
-            assert event["ph"] == "X"
-            assert event["dur"] >= 0
-            assert event["ts"] >= 0
-            assert isinstance(event["cat"], str)
-            threads.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
-    for slices in threads.values():
-        for (a, b), (c, d) in itertools.combinations(slices, 2):
-            assert b <= c + 1 or d <= a + 1 or (a - 1 <= c and d <= b + 1) or (c - 1 <= a and b <= d + 1)
+GOOD: dict[str, Any] = {"ph": "X", "name": "a", "cat": "b,c", "pid": 1, "tid": 2, "ts": 10, "dur": 5, "args": {}}
+NAMED: dict[str, Any] = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "x"}}
+
+
+def without(event: dict[str, Any], field: str) -> dict[str, Any]:
+    return {name: value for name, value in event.items() if name != field}
+
+
+@pytest.mark.parametrize(
+    ("rule", "events"),
+    [
+        ("phase", [without(GOOD, "ph")]), ("phase", [{**GOOD, "ph": "Z"}]), ("phase", ["X"]),
+        ("name", [without(GOOD, "name")]), ("cat", [{**GOOD, "cat": "a,,b"}]), ("cat", [{**GOOD, "cat": ["a"]}]),
+        ("ids", [without(GOOD, "pid")]), ("ids", [{**GOOD, "tid": "2"}]), ("ids", [{**GOOD, "tid": 2**31}]),
+        ("ids", [{**GOOD, "pid": 1.0}]), ("time", [without(GOOD, "ts")]), ("time", [{**GOOD, "ts": -1}]),
+        ("time", [{**GOOD, "ts": "10"}]), ("time", [{**GOOD, "ts": float("nan")}]), ("args", [{**GOOD, "args": []}]),
+        ("args", [{**GOOD, "args": {"x": float("inf")}}]), ("complete", [without(GOOD, "dur")]),
+        ("complete", [{**GOOD, "dur": -0.5}]), ("complete", [{**GOOD, "tts": "1"}]),
+        ("metadata", [without(NAMED, "args")]), ("metadata", [{**NAMED, "name": "thread"}]),
+        ("metadata", [{**NAMED, "args": {"name": 5}}]), ("nesting", [GOOD, {**GOOD, "ts": 12}]),
+        ("nesting", [GOOD, {**GOOD, "dur": 6}]),
+    ],
+)  # fmt: skip
+def test_the_reader_of_the_format_sees_each_fault(rule: str, events: list[Any]) -> None:
+    (fault,) = faults({"traceEvents": [NAMED, *events]})
+    assert fault.startswith(f"{rule}: ")
+
+
+def test_the_reader_of_the_format_takes_what_keeps_to_it() -> None:
+    beside = {**GOOD, "ts": 15}, {**GOOD, "tid": 3, "ts": 12}, {**GOOD, "ts": 11, "dur": 4}, {**GOOD, "dur": 0}
+    assert faults({"traceEvents": [NAMED, GOOD, *beside], "displayTimeUnit": "ns", "otherData": {}}) == []
+    assert faults([]) == faults({"traceEvents": {}}) == ["document"]
+    assert faults({"traceEvents": [], "displayTimeUnit": "s"}) == ["unit"]
+    assert faults({"traceEvents": [], "otherData": []}) == ["known: otherData"]
+
+
+def test_clocks_that_differ_and_passes_that_overlap_leave_slices_within_each_other() -> None:
+    """The server's clock and the engine's differ, and a pass may be begun before the last is over."""
+    rng = random.Random(4)
+    for _ in range(200):
+        admitted, first, ended = sorted(rng.uniform(0, 3) for _ in range(3))
+        passes = [Prefill(5, rng.uniform(admitted - 0.1, first), rng.uniform(0, 0.5)) for _ in range(4)]
+        choice = ChoiceTrace(
+            admitted=admitted, first_token=first, ended=ended, prefills=sorted(passes, key=lambda part: part.at)
+        )
+        begun = 1.79e9 + rng.random()
+        engine = Trace(request="r", arrival=begun + rng.uniform(-0.01, 0.3), prompt_tokens=9, choices=[choice])
+        assert faults(_perfetto(full(arrival=begun, seconds=ended + rng.uniform(-0.01, 0.4), engine=engine))) == []
 
 
 def test_the_perfetto_file_keeps_to_the_format() -> None:
     dead = full(id="x", engine=None, run="run-2")
     queued = Trace(request="q", arrival=5.0, choices=[ChoiceTrace(ended=2.0, finish="abort")])
     document = _perfetto(full(), dead, full(id="q", arrival=5.0, seconds=2.0, engine=queued))
-    check_trace_events(document)
+    assert faults(document) == []
     slices = [event for event in document["traceEvents"] if event["ph"] == "X"]
     names = [event["name"] for event in slices]
     first = ["completions", "prepare", "queue", "prefill", "pass", "decode"]
@@ -173,7 +200,7 @@ def test_the_perfetto_file_keeps_to_the_format() -> None:
     assert (prefill["ts"], prefill["dur"]) == (1001.0e6, 2e6)
     processes = [e["args"]["name"] for e in document["traceEvents"] if e["name"] == "process_name"]
     assert processes == ["ada · plan · run-1", "ada · plan · run-2"]
-    check_trace_events(_perfetto())
+    assert faults(_perfetto()) == []
 
 
 def test_text_that_looks_like_markup_stays_a_string() -> None:
@@ -189,7 +216,7 @@ def test_the_export_over_http_is_a_file() -> None:
         response = await client.get("/v1/requests/export?format=perfetto")
         assert response.headers["content-disposition"] == 'attachment; filename="requests.json"'
         document = response.json()
-        check_trace_events(document)
+        assert faults(document) == []
         assert sum(event["name"] == "completions" for event in document["traceEvents"]) == 3
         lines = (await client.get("/v1/requests/export")).text.splitlines()
         assert len(lines) == 3
@@ -225,6 +252,28 @@ def test_a_context_is_gone_on_with() -> None:
         assert context_of(found.traceparent)[2] == found.span != PARENT
     assert not context_of(f"00-{TRACE}-{PARENT}-00").sampled
     assert context_of(f"00-{TRACE}-{PARENT}-00").traceparent.endswith("-00")
+
+
+def test_headers_that_come_more_than_once() -> None:
+    """Of several parents none counts, also where they are equal or only one can be read; several states are one."""
+    good, other = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE[::-1]}-{PARENT}-01"
+
+    async def work(client: httpx.AsyncClient) -> None:
+        async def asked(*headers: tuple[str, str]) -> httpx.Headers:
+            response = await client.post(CHAT, json=HELLO, headers=list(headers))
+            assert response.status_code == 200
+            return response.headers
+
+        for second in (other, good, "nonsense", ""):
+            for pair in ((good, second), (second, good)):
+                answer = await asked(*(("traceparent", each) for each in pair), ("tracestate", "vendor=1"))
+                assert answer["traceparent"].split("-")[1] not in (TRACE, TRACE[::-1])
+                assert "tracestate" not in answer
+        answer = await asked(("traceparent", good), ("tracestate", "a=1"), ("tracestate", "b=2"))
+        assert answer["traceparent"].split("-")[1] == TRACE
+        assert answer["tracestate"].replace(" ", "") == "a=1,b=2"
+
+    in_process(FakeEngine(says("hi")), work)
 
 
 def test_the_answer_echoes_the_context_and_the_record_has_it() -> None:

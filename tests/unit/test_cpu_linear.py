@@ -181,6 +181,7 @@ def test_masked_products_are_the_same_bits_on_any_threads_and_instruction_set(ki
             assert torch.equal(native.masked(x, packed, masks, torch.empty(35, 83)), want), (isa, threads)
 
 
+@pytest.mark.alone
 def test_few_wanted_outputs_cost_little(library: Library) -> None:
     native, outs = NativeLinear(library, "int8"), 16_384
     packed, x = native.pack_table(torch.randn(outs, 512)), torch.randn(1, 512)
@@ -227,6 +228,7 @@ def test_a_row_outside_the_table_is_an_error(library: Library) -> None:
         native.lookup(torch.tensor([10]), packed)
 
 
+@pytest.mark.alone
 def test_an_idle_pool_uses_no_processor_time(library: Library) -> None:
     native = NativeLinear(library)
     native.linear(torch.randn(4, 64), native.pack(torch.randn(32, 64)))
@@ -236,6 +238,7 @@ def test_an_idle_pool_uses_no_processor_time(library: Library) -> None:
     assert time.process_time() - before < 0.05
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("threads", [2, 5])
 def test_many_short_jobs_on_more_threads_than_processors(threads: int) -> None:
     native = NativeLinear(Library(usable()[0], threads))

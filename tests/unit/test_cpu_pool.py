@@ -27,6 +27,7 @@ def stress(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raise AssertionError("the pool does not compile alone")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_every_piece_once_and_loops_in_order(stress: Path, threads: int) -> None:
     run = subprocess.run([stress, str(threads), "400"], capture_output=True, text=True, timeout=120, check=False)

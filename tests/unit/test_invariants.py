@@ -48,7 +48,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     folder: Path = tmp_path_factory.mktemp("tiny")
     tiny_models.save(tiny_models.make_model(tiny_models.make_config("llama"), seed=3), folder)
     kernels, _, storage = request.param.partition(" ")
-    return tiny_models.open_model(folder, ops=load_ops(kernels, storage=storage or "float32"))
+    return tiny_models.open_model(folder, ops=load_ops(kernels, threads=1, storage=storage or "float32"))
 
 
 @pytest.fixture(scope="module")

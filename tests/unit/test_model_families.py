@@ -41,6 +41,7 @@ GEMMA = {
     "rope_parameters": GEMMA_ROPE,
     "head_dim": 24,
 }
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "norm_topk_prob": True}
 
 # name → (family, settings, settings that switch the feature off, to show that it matters here)
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -60,6 +61,15 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "qwen3": ("qwen3", {"head_dim": 24}, {"rms_norm_eps": 1.0}),
     "qwen3 bias": ("qwen3", {"attention_bias": True}, {"rms_norm_eps": 1.0}),
+    "qwen3 experts": ("qwen3_moe", EXPERTS, {"num_experts_per_tok": 2}),
+    "qwen3 experts whose shares are not one": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": False}, EXPERTS),
+    "qwen3 experts in some layers": ("qwen3_moe", {**EXPERTS, "decoder_sparse_step": 2}, {"decoder_sparse_step": 1}),
+    "qwen3 experts but in one layer": ("qwen3_moe", {**EXPERTS, "mlp_only_layers": [1]}, {"mlp_only_layers": []}),
+    "qwen3 experts window": (
+        "qwen3_moe",
+        {**EXPERTS, "use_sliding_window": True, "sliding_window": 9, "attention_bias": True},
+        {"use_sliding_window": False},
+    ),
     "gemma3": ("gemma3_text", GEMMA, {"query_pre_attn_scalar": 16}),
     "gemma3 window": ("gemma3_text", GEMMA, {"sliding_window": 100}),
     "gemma3 ropes": ("gemma3_text", GEMMA, {"rope_parameters": GEMMA_PLAIN_ROPE}),
@@ -160,6 +170,48 @@ def rename_tensors(path: Path, old: str, new: str) -> None:
     assert any(name.startswith(old) for name in tensors)
     renamed = {new + n.removeprefix(old) if n.startswith(old) else n: tensor for n, tensor in tensors.items()}
     save_file(renamed, path, {"format": "pt"})
+
+
+def test_experts_of_one_tensor_are_those_of_many(tmp_path: Path) -> None:
+    """A layer's experts in two tensors, as transformers 5 holds them, and their number under its published name."""
+    reference = make_model(make_config("qwen3_moe", **EXPERTS))
+    folder = save(reference, tmp_path / "model")
+    path = folder / "model.safetensors"
+    apart = {name: tensor for name, tensor in load_file(path).items() if ".experts." in name}
+    assert len(apart) == 3 * 3 * 8  # layers, matrices, experts: what is saved is what checkpoints have
+    rest = {name: tensor for name, tensor in load_file(path).items() if name not in apart}
+    fused = {name: value.detach().clone() for name, value in reference.named_parameters() if ".experts." in name}
+    assert len(fused) == 3 * 2
+    save_file({**rest, **fused}, path, {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["num_experts"] = config.pop("num_local_experts")
+    (folder / "config.json").write_text(json.dumps(config))
+    ids = tokens(20, 6)
+    got = PagedRun(open_model(folder), 1, 20).run([Piece(0, ids)])[0]
+    torch.testing.assert_close(got, expected_logits(reference, ids), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"num_experts_per_tok": 9}, "'num_experts_per_tok' is 9; expected an integer from 1 to 8"),
+        ({"num_local_experts": 7}, "tensor 'model.layers.0.mlp.gate.weight' has the shape [8, 64]; expected [7, 64]"),
+        ({"moe_intermediate_size": 41}, "has the shape [40, 64]; expected [41, 64]"),
+        ({"mlp_only_layers": [0]}, "tensor 'model.layers.0.mlp.gate_proj.weight' is missing"),
+        ({"mlp_only_layers": "all"}, "'mlp_only_layers' is 'all'; expected numbers of layers"),
+        ({"norm_topk_prob": 1}, "'norm_topk_prob' is 1; expected true or false"),
+        ({"decoder_sparse_step": 0}, "'decoder_sparse_step' is 0"),
+        ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'; expected 'silu'"),
+    ],
+)
+def test_experts_that_do_not_fit_are_refused_in_one_line(change: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    folder = save(make_model(make_config("qwen3_moe", **EXPERTS, num_hidden_layers=1)), tmp_path / "model")
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ModelLoadError) as error:
+        open_model(folder)
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])

@@ -287,6 +287,7 @@ def test_wrong_shapes_are_refused():
         Sampler(40).score(torch.zeros(2, 40, dtype=torch.float64), [])
 
 
+@pytest.mark.alone
 def test_python_cost_of_plain_rows_is_small():
     """Greedy rows: at most 10 µs of Python each, measured over what one argmax of the same rows costs."""
     logits = torch.randn(32, 64)

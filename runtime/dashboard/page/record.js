@@ -15,6 +15,9 @@ export const CAUSES = {
 /** Causes that somebody may do something about. */
 export const AVOIDABLE = new Set(["diverged", "evicted", "namespace", "disabled", "in_flight"]);
 
+/** The cause of a line of the list, and what was different, in words. */
+export const named = (line) => [line.cause, line.kind].filter(Boolean).join(": ").replaceAll("_", " ");
+
 const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);
 
 /** Where a prompt's tokens came from: [{kind, from, to}] in order, whole and without a gap. */

@@ -4,7 +4,7 @@ import { get, withQuery } from "./api.js";
 import { h, panel, show, table } from "./dom.js";
 import { lanes, legend, stack } from "./draw.js";
 import { ago, brief, count, duration, percent, several } from "./format.js";
-import { AVOIDABLE, callSpans, listTotals } from "./record.js";
+import { AVOIDABLE, callSpans, listTotals, named } from "./record.js";
 import { view as one } from "./request.js";
 
 const FIELDS = ["program", "run", "tenant"];
@@ -92,5 +92,5 @@ function runAndStep(line) {
 function missed(line) {
   if (!line.cause) return "–";
   const word = line.cause.replace("_", " ");
-  return AVOIDABLE.has(line.cause) ? h("a", { href: `#/why/${encodeURIComponent(line.id)}` }, word) : word;
+  return AVOIDABLE.has(line.cause) ? h("a", { href: `#/why/${encodeURIComponent(line.id)}`, title: named(line) }, word) : word;
 }

@@ -4,7 +4,7 @@ import { get, post } from "./api.js";
 import { h, panel, show, table, tile, tiles } from "./dom.js";
 import { stack } from "./draw.js";
 import { ago, count, duration, percent, several } from "./format.js";
-import { AVOIDABLE, CAUSES, differ } from "./record.js";
+import { AVOIDABLE, CAUSES, differ, named } from "./record.js";
 
 export async function view(context) {
   if (context.rest.length) return one(context);
@@ -79,17 +79,16 @@ function recent(page) {
   const now = Date.now() / 1000;
   const causes = new Map();
   for (const line of page.data) causes.set(line.cause ?? "", (causes.get(line.cause ?? "") ?? 0) + 1);
-  const computed = (line) => line.prompt_tokens - line.cached_tokens;
-  const misses = page.data.filter((line) => AVOIDABLE.has(line.cause)).sort((a, b) => computed(b) - computed(a));
+  const misses = page.data.filter((line) => AVOIDABLE.has(line.cause)).sort((a, b) => b.lost_tokens - a.lost_tokens);
   const rows = misses.slice(0, 50).map((line) => ({
     given: { "data-id": line.id },
-    cells: [h("a", { href: `#/why/${encodeURIComponent(line.id)}` }, line.cause.replace("_", " ")), ago(line.arrival, now), line.program || "–", line.step || "–",
-      count(line.prompt_tokens), percent(line.cached_tokens, line.prompt_tokens), count(computed(line)), duration(line.times.prefill)],
+    cells: [h("a", { href: `#/why/${encodeURIComponent(line.id)}` }, named(line)), ago(line.arrival, now), line.program || "–", line.step || "–",
+      count(line.prompt_tokens), percent(line.cached_tokens, line.prompt_tokens), count(line.lost_tokens), line.lost_ms === null ? "–" : duration(line.lost_ms / 1000)],
   }));
   const said = [...causes].sort((a, b) => b[1] - a[1]).map(([name, n]) => `${count(n)} ${(name || "unknown").replace("_", " ")}`).join(", ");
-  return panel("The costliest misses", said ? `Of the last ${several(page.data.length, "request")}: ${said}. Those whose cause may be avoided, the most tokens first.` : null,
+  return panel("The costliest misses", said ? `Of the last ${several(page.data.length, "request")}: ${said}. Those whose cause may be avoided, the most tokens computed for nothing first.` : null,
     rows.length
-      ? table([["why", ""], ["when", ""], ["program", ""], ["step", "roomy"], ["prompt", "n roomy"], ["cached", "n"], ["computed", "n"], ["prefill", "n roomy"]], rows, "Misses")
+      ? table([["why", ""], ["when", ""], ["program", ""], ["step", "roomy"], ["prompt", "n roomy"], ["cached", "n"], ["lost", "n"], ["time", "n roomy"]], rows, "Misses")
       : h("p", { class: "empty" }, "None that could be avoided."));
 }
 
