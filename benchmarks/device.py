@@ -37,11 +37,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+BEGAN = time.monotonic()
 HERE = Path(__file__).resolve().parent
 sys.path += [str(HERE), str(HERE.parent / "src")]
 
 from gpu.journal import Journal, figures  # noqa: E402
-from gpu.report import TARGETS, Countdown, Finding, allotted, header, judge, line, speed_ups  # noqa: E402
+from gpu.report import TARGETS, Countdown, Finding, allotted, derived, header, judge, line  # noqa: E402
 
 PARTS: dict[str, tuple[float, tuple[str, ...]]] = {
     # part: its share of the time, and the modules that run at once
@@ -55,7 +56,7 @@ PARTS: dict[str, tuple[float, tuple[str, ...]]] = {
 TRIES = 5  # of a module whose process dies
 LEAST = 15.0  # seconds in which a process can start and find something
 GRACE = 20.0  # seconds for the case that is running when a part's time is up
-POISONED = 3  # how `gpu.bed` ends
+POISONED, NO_DEVICE = 3, 4  # how `gpu.bed` ends, and a process that finds nothing to run on
 
 
 def main() -> int:
@@ -65,7 +66,12 @@ def main() -> int:
     chosen = [part for part in PARTS if not options.only or part in options.only]
     if options.tiny:
         interpret()
-    folder = Path(tempfile.mkdtemp(prefix="bosquet-device-"))
+    with tempfile.TemporaryDirectory(prefix="bosquet-device-") as folder:
+        return measure(Path(folder), chosen, options)
+
+
+def measure(folder: Path, chosen: Sequence[str], options: argparse.Namespace) -> int:
+    """All parts in turn; journals lie in `folder`."""
     run = Run(folder, chosen, Countdown(60 * options.minutes, time.monotonic), options.tiny, options.out)
     print(header(), flush=True)
     if options.tiny:
@@ -101,8 +107,14 @@ def child(part: str, module: str, path: str, seconds: str, tiny: bool) -> int:
     """Run one module's cases in this process."""
     from gpu.bed import Bed
 
+    from bosquet.runtime.gpu.choose import fault_of_gpu
+
+    fault = None if tiny else fault_of_gpu()
+    if fault is not None:
+        print(f"no GPU: {fault}; --tiny runs without one", flush=True)
+        return NO_DEVICE
     work = importlib.import_module(f"gpu.{module}")
-    bed = Bed(part, Journal(Path(path)), float(seconds), tiny)
+    bed = Bed(part, Journal(Path(path)), float(seconds) - (time.monotonic() - BEGAN), tiny)
     if part == "kernels":
         work.ceilings(bed)
     work.run(bed)
@@ -154,6 +166,8 @@ class Run:
             process.wait()
         if code == 0:
             return False
+        if code == NO_DEVICE:
+            sys.exit(NO_DEVICE)
         why = "stopped: the time is up" if code is None else f"died: exit code {code}"
         left = journal.unfinished()
         for entry in left:
@@ -170,7 +184,7 @@ class Run:
 
     def _targets(self) -> list[tuple[str, Finding]]:
         found = {} if self._tiny else figures(self._entries())
-        found |= speed_ups(found)
+        found |= derived(found)
         return [(target.name, judge(target, found)) for target in TARGETS]
 
     def write(self) -> None:

@@ -6,6 +6,7 @@ A case that fails is a line of the table, and the next one runs. After a fault t
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import traceback
@@ -46,12 +47,17 @@ class Bed:
         self.sizes: Sizes = TINY if tiny else BIG
         self._journal = journal
         self._countdown = Countdown(seconds, time.monotonic)
-        self._begun = {(entry.part, entry.case) for entry in journal.entries()}
+        entries = [entry for entry in journal.entries() if entry.part == part]
+        self._begun = {entry.case for entry in entries}
+        found = [(entry.case, entry.finding) for entry in entries if entry.finding is not None]
+        self._failed_before = {case for case, finding in found if finding.facts.get("right") is False}
         self._ceilings: Ceilings | None = None
 
-    def case(self, name: str, run: Callable[[], Finding]) -> Finding | None:
-        """Run a case, unless it was begun before, and write down what it found; None where it found nothing."""
-        if (self.part, name) in self._begun:
+    def case(self, name: str, run: Callable[[], Finding], *, sets_up: bool = False) -> Finding | None:
+        """Run a case and write down what it found; None where it found nothing. One that was begun before, in a process
+        that has ended, is left out, unless it `sets_up` what later ones need and did not fail."""
+        again = name in self._begun
+        if again and (not sets_up or name in self._failed_before):
             return None
         if self._countdown.left <= 0:
             self._journal.found(self.part, name, Finding("-", verdict="skipped: the part's time is up"))
@@ -63,11 +69,12 @@ class Bed:
         except Exception as error:
             self._failed(name, error)
             return None
-        self._journal.found(self.part, name, finding)
+        if not again:
+            self._journal.found(self.part, name, finding)
         return finding
 
     def skip(self, name: str, why: str) -> None:
-        if (self.part, name) not in self._begun:
+        if name not in self._begun:
             self._journal.found(self.part, name, Finding("-", verdict=f"skipped: {why}"))
 
     def _failed(self, name: str, error: Exception) -> None:
@@ -81,7 +88,8 @@ class Bed:
             self.wait()
             self.reclaim()
         except Exception:
-            sys.exit(POISONED)
+            sys.stdout.flush()
+            os._exit(POISONED)  # at once: to close what is broken would fail too
 
     # ---- the device ------------------------------------------------------------------------------------------------
 

@@ -49,16 +49,16 @@ QUANTIZED_SUMS = 1e-2  # Hopper adds products of fp8 in fewer bits than float32 
 
 def run(bed: Bed) -> None:
     shapes = bed.pick(("qkv", "gate_up", "down"), ("qkv",))
-    counts = bed.pick((1, 5, 16, 17, 64, 300, 2048), (1, 17))
+    counts = bed.pick((1, 5, 16, 17, 64, 300, 2048), (3,))
     for form in FORMS:
         for shape in shapes:
             outs, width = bed.sizes.matrices[shape]
             bed.case(f"{form.name}, {shape} {outs}x{width}", partial(_right, bed, form, (outs, width), counts))
     for dtype, blocks, storage in EIGHT_BITS:
         bed.case(f"{storage} times activations in {dtype}", partial(_eight, bed, dtype, blocks, storage, counts))
-    for storage in ("bfloat16", "int8", "fp8"):
+    for storage in bed.pick(("bfloat16", "int8", "fp8"), ("fp8",)):
         bed.case(f"head in {storage}, float32 logits", partial(_head, bed, storage))
-    for form in FORMS[:4]:
+    for form in FORMS[: bed.pick(4, 2)]:
         bed.case(f"same bits for any number of rows, {form.name}", partial(_invariant, bed, form))
     for storage in bed.pick(("bfloat16", "int4", "fp8", "int8"), ("bfloat16",)):
         bed.case(f"experts in {storage}", partial(_experts, bed, storage))
@@ -92,13 +92,15 @@ def made(bed: Bed, outs: int, width: int, seed: int = 0) -> Tensor:
 
 
 def _right(bed: Bed, form: Form, shape: tuple[int, int], counts: tuple[int, ...]) -> Finding:
-    packed = pack(made(bed, *shape), bed.noise(shape[0], seed=9), form.storage, **form.options)
-    weight = unpacked(packed)
-    bias = bed.noise(shape[0], seed=9).double()
-    errors = {}
+    """The first number of rows with a bias, others without: what models run, and so need not be compiled again."""
+    bias = bed.noise(shape[0], seed=9)
+    packed = pack(made(bed, *shape), bias, form.storage, **form.options)
+    weight, errors = unpacked(packed), {}
     for rows in counts:
         x = bed.noise(rows, shape[1], seed=rows)
-        errors[str(rows)] = far(linear(x, packed), x.double() @ weight.T + bias)
+        biased = rows == counts[0]
+        want = x.double() @ weight.T + (bias.double() if biased else 0.0)
+        errors[str(rows)] = far(linear(x, packed if biased else packed._replace(bias=None)), want)
     return compared(max(errors.values()), PLAIN if form.storage == "bfloat16" else ROUNDED, rows=errors)
 
 

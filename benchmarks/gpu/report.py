@@ -94,11 +94,14 @@ def _number(value: float, unit: str) -> str:
     return f"{value:.1%}" if unit == "%" else f"{value:.2f}{unit}"
 
 
-def speed_ups(figures: Mapping[str, float]) -> dict[str, float]:
-    """Of decoding one sequence of the 8B shape with smaller weights: the ratio of tokens a second."""
+def derived(figures: Mapping[str, float]) -> dict[str, float]:
+    """Figures made of others: what smaller weights gain in decoding one sequence of the 8B shape, as a ratio of tokens
+    a second; and the largest host gap, whatever the number of streams."""
     plain = figures.get("rate 8B bfloat16 1x1024")
-    found = {storage: figures.get(f"rate 8B {storage} 1x1024") for storage in ("fp8", "int4")}
-    return {f"speed-up {storage}": rate / plain for storage, rate in found.items() if rate and plain}
+    rates = {storage: figures.get(f"rate 8B {storage} 1x1024") for storage in ("fp8", "int4")}
+    found = {f"speed-up {storage}": rate / plain for storage, rate in rates.items() if rate and plain}
+    gaps = [value for name, value in figures.items() if name.startswith("host gap ")]
+    return found | ({"host gap": max(gaps)} if gaps else {})
 
 
 def allotted(left: float, shares: Sequence[float]) -> float:

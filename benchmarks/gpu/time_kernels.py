@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import triton
 
 from bosquet.kernels.table import PAGE, AttentionRow
 from bosquet.kernels.triton.activation import silu_mul
@@ -58,14 +59,17 @@ def run(bed: Bed) -> None:
 
 
 def ceilings(bed: Bed) -> None:
-    """As cases of their own."""
-    found = bed.ceilings()
-    for name, value, unit in (
-        ("copy on the device, bytes read and written", found.copy / 1e12, "TB/s"),
-        ("GEMM 8192, bfloat16", found.gemm / 1e12, "TFLOP/s"),
-        ("GEMM 8192, fp8", found.gemm_fp8 / 1e12, "TFLOP/s"),
-    ):
-        bed.case(name, partial(Finding, f"{value:.4g} {unit}", facts={"value": value}))
+    """As cases of their own, after what was measured on."""
+    device = "the interpreter" if bed.tiny else torch.cuda.get_device_name()
+    bed.case("device", partial(Finding, device, f"torch {torch.__version__} triton {triton.__version__}"))
+
+    def ceiling(name: str, unit: str) -> Finding:
+        value = getattr(bed.ceilings(), name)
+        return Finding(f"{value / 1e12:.4g} {unit}", facts={"value": value})
+
+    bed.case("copy on the device, bytes read and written", partial(ceiling, "copy", "TB/s"))
+    bed.case("GEMM 8192, bfloat16", partial(ceiling, "gemm", "TFLOP/s"))
+    bed.case("GEMM 8192, fp8", partial(ceiling, "gemm_fp8", "TFLOP/s"))
 
 
 def _time(bed: Bed, make: Callable[[], Timed]) -> Finding:
@@ -152,7 +156,7 @@ def _linear(bed: Bed) -> Named:
         for shape in bed.pick(("gate_up", "qkv", "down"), ("qkv",)):
             for rows in counts if shape == "gate_up" else counts[:1]:
                 yield f"linear {storage}, {shape}, {rows} rows", partial(_product, bed, storage, shape, rows)
-    for rows in bed.pick((64, 2048), (2,)):
+    for rows in bed.pick((1, 64, 2048), (2,)):
         yield (
             f"linear fp8 times fp8, gate_up, {rows} rows",
             partial(_product, bed, "fp8", "gate_up", rows, True),

@@ -65,7 +65,7 @@ def run(bed: Bed) -> None:
         made.append(Both(bed))
         return Finding(seconds(time.perf_counter() - began), f"transformers {transformers.__version__}")
 
-    bed.case("1B: the same weights twice", start)
+    bed.case("1B: the same weights twice", start, sets_up=True)
     if made:
         bed.case("1B: logits of a prompt", lambda: _logits(bed, made[0]))
         for rows in bed.pick((1, 8), (2,)):

@@ -223,6 +223,8 @@ def _shared(
     """(the short rows such that like page lists are neighbours, how many whole splits each shares with the one before),
     or None where no page is first in two rows. Only splits that end before a row's own tokens are shared."""
     whole = starts[short] // SPLIT
+    if not whole.any():
+        return None
     heads = pages[short[whole > 0], 0]
     if len(np.unique(heads)) == len(heads):
         return None

@@ -138,7 +138,7 @@ def _accept_tree(
     node = tl.arange(0, N)
     last = tl.where(real, tl.load(lengths + window), 0)
     inside = (node > 0) & (node <= last)
-    ancestor = tl.load(parents + start + node, mask=inside, other=0)
+    ancestor = tl.load(parents + start + node, mask=inside, other=0).to(tl.int32)
     own = tl.load(tokens + start + node, mask=inside, other=-1)
     drawn = tl.load(sampled + start + ancestor, mask=inside, other=-1)
     stands = ((node == 0) | (inside & (own >= 0) & (own == drawn))).to(tl.int32)
@@ -156,7 +156,7 @@ def _accept_tree(
     at = best
     for left in range(0, deepest):
         tl.store(path + window * longest + deepest - 1 - left, at)
-        at = tl.load(parents + start + at)
+        at = tl.load(parents + start + at).to(tl.int32)
 
 
 @triton.jit

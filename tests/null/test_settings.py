@@ -57,6 +57,8 @@ BAD: dict[str, list[str]] = {
     "dtype": WORDS,
     "kv_dtype": [*WORDS, "int4"],
     "kernels": WORDS,
+    "device": [*WORDS, "cuda:0", "gpu"],
+    "graph_mb": [*NUMBERS, str(2**20 + 1), "0.5"],
     "threads": [*NUMBERS, "257", "1.5"],
     "cpus": ["all", "0-", "1-0", "0,0", "-1", " ", "999999", "0-999999"],
     "context_length": [*NUMBERS, "1", "31", "2.5"],
@@ -88,7 +90,7 @@ BAD: dict[str, list[str]] = {
     "kv_events": ["5557", "http://a:1", "tcp://a:1,tcp://a:2,tcp://a:3", "tcp:// a"],
 }
 """Setting → what nobody can mean by it."""
-SWITCHES = {"prefix_cache", "speculation", "json_logs", "capture_text"}
+SWITCHES = {"prefix_cache", "speculation", "batch_invariant", "json_logs", "capture_text"}
 GOOD = {
     "threads": [0, 1, 256],
     "cpus": ["", HERE],

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from by_path import module_at
+from packed_weights import unpacked
 from tiny_models import PagedRun, Piece, expected_logits, make_config, make_model, open_model, save
 
 from bosquet.kernels.registry import interpreted, load_ops
+from bosquet.kernels.triton.quantize import pack
 
 families = module_at(Path(__file__).with_name("test_model_families.py"), "model_families")
 
@@ -36,14 +38,28 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("storage", "lost"), [("int8", (1e-4, 0.02)), ("fp8", (0.005, 0.08)), ("int4", (0.02, 0.3))])
-def test_fewer_bits_lose_what_they_must(storage: str, lost: tuple[float, float], tmp_path: Path) -> None:
-    """The share of the logits' length that is error: bounds around what the formats' steps give."""
+@pytest.mark.parametrize("storage", ["int8", "int4"])
+def test_fewer_bits_are_another_model_and_that_is_computed_exactly(storage: str, tmp_path: Path) -> None:
+    """transformers with the weights that the packed ones stand for: what they lose is theirs, not the kernels'."""
     reference = make_model(make_config("llama", num_hidden_layers=2))
     ours = open_model(save(reference, tmp_path / "model"), ops=load_ops("triton", storage=storage))
+    with torch.no_grad():
+        for name, parameter in reference.named_parameters():
+            if parameter.ndim == 2 and "embed" not in name:
+                kind = "int8" if "lm_head" in name else storage
+                parameter.copy_(torch.from_numpy(unpacked(pack(parameter, None, kind))))
+    ids = families.tokens(18, 5)
+    run = PagedRun(ours, 1, 18)
+    got = torch.cat([run.run([Piece(0, ids[:17])])[0], run.run([Piece(0, ids[17:])])[0]])
+    torch.testing.assert_close(got, expected_logits(reference, ids), atol=3e-4, rtol=3e-4)
+
+
+def test_eight_bits_for_weights_and_inputs_keep_most_of_it(tmp_path: Path) -> None:
+    """fp8 also rounds what layers read, each row by its own largest; of a number up to 1/16 is lost."""
+    reference = make_model(make_config("llama", num_hidden_layers=2))
+    ours = open_model(save(reference, tmp_path / "model"), ops=load_ops("triton", storage="fp8"))
     ids = families.tokens(18, 5)
     want = expected_logits(reference, ids)
     run = PagedRun(ours, 1, 18)
     got = torch.cat([run.run([Piece(0, ids[:17])])[0], run.run([Piece(0, ids[17:])])[0]])
-    error = float((got - want).norm() / want.norm())
-    assert lost[0] < error < lost[1]
+    assert 0.01 < float((got - want).norm() / want.norm()) < 0.25
