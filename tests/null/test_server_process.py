@@ -135,7 +135,8 @@ def test_a_taken_port_is_one_clear_error():
         listen(ServerConfig(port=sock.getsockname()[1]))
 
 
-def test_memory_stays_below_250_megabytes(start):
+def test_memory_stays_below_250_megabytes(start, go_on):
+    go_on.touch()
     process, url = start()
     with httpx.Client(base_url=url, timeout=60) as client:
         for _ in range(50):
