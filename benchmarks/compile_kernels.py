@@ -211,9 +211,10 @@ def main() -> int:
     driver.set_active(Driver(options.arch))
     JITFunction.run = lambda kernel, *args, **kwargs: book.run(kernel, *args, **kwargs)  # noqa: PLW0108 - binds
     tiles.architecture = lambda device: f"sm{options.arch}"
-    for name, work in cases():
-        if options.only not in name:
-            continue
+    chosen = [(name, work) for name, work in cases() if options.only in name]
+    if not chosen:
+        parser.error(f"--only {options.only}: there are {', '.join(name for name, _ in cases())}")
+    for name, work in chosen:
         if "fp8" in name and options.arch < 89:
             print(f"-- {name}: not on sm{options.arch}")
             continue
@@ -225,6 +226,7 @@ def main() -> int:
             print("   FAILED", flush=True)
     for fault in book.wrong:
         print(fault)
+    print(f"sm{options.arch}: {len(chosen)} cases, {len(book.wrong)} wrong")
     return bool(book.wrong)
 
 

@@ -47,7 +47,7 @@ def resolve_precision(config: EngineConfig, device: torch.device = _CPU) -> Prec
         if value == "fp8":
             raise ConfigError(f"{name} is fp8, which only a GPU computes with")
     if config.batch_invariant:
-        raise ConfigError("batch_invariant is for GPUs; the native kernels of a processor are so always")
+        raise ConfigError("batch_invariant is for GPUs; on a processor the native kernels are so always")
     kernels = known_ops()[0] if config.kernels == "auto" else config.kernels
     if kernels == "native":
         weights: Storage = "stored" if config.dtype == "auto" else config.dtype
@@ -61,11 +61,21 @@ def resolve_precision(config: EngineConfig, device: torch.device = _CPU) -> Prec
     return Precision(kernels, compute, _TYPES[compute], _TYPES[compute])
 
 
+def _interpreted(config: EngineConfig) -> Precision:
+    """On a processor, far too slowly for use; the interpreter rounds what is narrower than float32 in its own way."""
+    if not interpreted():
+        raise ConfigError("kernels triton need a GPU, and the device is a processor; bosquet doctor says of both")
+    for name, value in (("dtype", config.dtype), ("kv_dtype", config.kv_dtype)):
+        if value not in ("auto", "float32"):
+            raise ConfigError(f"{name} is {value}; Triton's interpreter is right in float32 only")
+    return Precision("triton", "float32", torch.float32, torch.float32)
+
+
 def _on_gpu(config: EngineConfig, device: torch.device) -> Precision:
     if config.kernels not in ("auto", "triton"):
         raise ConfigError(f"kernels {config.kernels} are a processor's, and the device is a GPU; give --device cpu")
-    if device.type != "cuda" and not interpreted():
-        raise ConfigError("kernels triton need a GPU, and none can be used here; give --device cuda to learn why")
+    if device.type != "cuda":
+        return _interpreted(config)
     if config.cpus:
         raise ConfigError(f"cpus is {config.cpus}; a GPU has no threads to pin, and it must be empty")
     if config.kv_dtype == "int8":

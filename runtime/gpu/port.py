@@ -143,7 +143,7 @@ class HostPort:
         return _HostGraph(work)
 
     def free_bytes(self) -> int:
-        return 1 << 40
+        return 1 << 30
 
     def peak_bytes(self, work: Callable[[], object]) -> int:
         work()

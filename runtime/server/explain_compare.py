@@ -131,7 +131,8 @@ def _structure(ours: Prompt, theirs: Prompt, offset: int, part: Part) -> tuple[K
         return None, ""
     if part.kind == "tool":
         return None, ""
-    return _messages(ours.told.messages, theirs.told.messages)
+    # What was sent in another form, and became the same prompt, lies before the part and is not why they differ.
+    return _messages(ours.told.messages, theirs.told.messages, part.number if part.kind == "message" else 0)
 
 
 def _tools(ours: Sequence[tuple[str, str]], theirs: Sequence[tuple[str, str]]) -> tuple[Kind, str]:
@@ -160,13 +161,14 @@ def _equal(a: Message, b: Message) -> bool:
     return a.get("role") == b.get("role") and texts(a) == texts(b) and calls(a) == calls(b)
 
 
-def _messages(ours: Sequence[Message], theirs: Sequence[Message]) -> tuple[Kind | None, str]:
-    k = _first(ours, theirs)
-    if k == len(ours) == len(theirs):
+def _messages(ours: Sequence[Message], theirs: Sequence[Message], least: int) -> tuple[Kind | None, str]:
+    """Of the messages from number `least` on."""
+    k = least + _first(ours[least:], theirs[least:])
+    if k >= len(ours) and k >= len(theirs):
         return None, ""
-    if k == len(ours):
+    if k >= len(ours):
         return "shorter", ""
-    if k == len(theirs):
+    if k >= len(theirs):
         return "longer", ""
     moved = _moved(ours[k:], theirs[k:], k)
     return moved if moved is not None else _message(ours[k], theirs[k], last=k == len(ours) - 1)

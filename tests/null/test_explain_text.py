@@ -119,6 +119,19 @@ def test_a_message_that_ends_early_is_named_by_its_end(role: str, kind: str):
     assert compare_start(ours, at, b"<e>\n<b>").part.name == "template"
 
 
+def test_what_was_sent_otherwise_and_came_out_the_same_is_not_the_cause():
+    """A call is echoed with its arguments in another layout and got its tokens back; the result after it differs."""
+
+    def prompt(arguments: str, result: str) -> Prompt:
+        call = {"role": "assistant", "tool_calls": [{"function": {"name": "go", "arguments": arguments}}]}
+        messages = [{"role": "user", "content": "Go."}, call, {"role": "tool", "content": result}]
+        return lay(list(f'<u>Go.<a>go {{"x": 1}}<t>{result}<a>'.encode()), BYTES, Told(messages))
+
+    ours, theirs = prompt('{"x":1}', "it is warm"), prompt('{"x": 1}', "it was cold")
+    found = compare(ours, theirs, ours.data.index(b"is warm") + 1)
+    assert (found.kind, found.part.name) == ("new_text", "messages[2].content")
+
+
 def test_parts_are_found_where_they_stand():
     messages = [
         {"role": "system", "content": " Rules. "},

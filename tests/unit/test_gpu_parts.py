@@ -149,3 +149,8 @@ def test_triton_without_a_gpu_is_for_tests_only(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     with pytest.raises(ConfigError, match="kernels triton need a GPU"):
         resolve_precision(EngineConfig(kernels="triton"))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert resolve_precision(EngineConfig(kernels="triton")).kv == torch.float32
+    for narrow in (EngineConfig(kernels="triton", dtype="int4"), EngineConfig(kernels="triton", kv_dtype="bfloat16")):
+        with pytest.raises(ConfigError, match="right in float32 only"):
+            resolve_precision(narrow)
