@@ -57,6 +57,7 @@ def full() -> TraceStore:
     return store
 
 
+@pytest.mark.alone
 def test_each_question_to_ten_thousand_records_takes_less_than_a_second(full: TraceStore) -> None:
     """Of a processor, which others may use as well."""
     questions = [

@@ -79,7 +79,7 @@ function recent(page) {
   const now = Date.now() / 1000;
   const causes = new Map();
   for (const line of page.data) causes.set(line.cause ?? "", (causes.get(line.cause ?? "") ?? 0) + 1);
-  const misses = page.data.filter((line) => AVOIDABLE.has(line.cause)).sort((a, b) => b.lost_tokens - a.lost_tokens);
+  const misses = page.data.filter((line) => AVOIDABLE.has(line.cause) && line.lost_tokens > 0).sort((a, b) => b.lost_tokens - a.lost_tokens);
   const rows = misses.slice(0, 50).map((line) => ({
     given: { "data-id": line.id },
     cells: [h("a", { href: `#/why/${encodeURIComponent(line.id)}` }, named(line)), ago(line.arrival, now), line.program || "–", line.step || "–",
