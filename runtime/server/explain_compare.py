@@ -69,6 +69,8 @@ def compare_start(ours: Prompt, at: int, theirs: bytes) -> Difference:
     kind: Kind = change(mine, other, whole=False)
     if kind == "same":
         kind = "tokenization"
+    elif part.name.endswith("tool_calls") and _same_but_for_space(mine, other):
+        kind = "arguments_layout"
     elif part.kind == "template" and kind not in ("timestamp", "random_id"):
         kind = "template"
     elif _is_answer(ours, part) and kind in ("edited", "new_text", "appended", "cut", "number"):
@@ -96,6 +98,13 @@ def _ended_early(ours: Prompt, part: Part) -> Kind:
     if _is_answer(ours, part):
         return "answer_changed"
     return "cut" if _is_last(ours, part) else "differs"
+
+
+def _same_but_for_space(mine: str, other: str) -> bool:
+    """As far as both are known."""
+    a, b = "".join(mine.split()), "".join(other.split())
+    shorter = min(len(a), len(b))
+    return shorter > 0 and a[:shorter] == b[:shorter]
 
 
 def _placed(ours: Prompt, found: Difference) -> Difference:

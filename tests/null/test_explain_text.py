@@ -119,6 +119,17 @@ def test_a_message_that_ends_early_is_named_by_its_end(role: str, kind: str):
     assert compare_start(ours, at, b"<e>\n<b>").part.name == "template"
 
 
+@pytest.mark.parametrize(
+    ("theirs", "kind"), [('go {\n"x": 1,\n', "arguments_layout"), ('go {"x": 2, "y', "answer_changed")]
+)
+def test_of_a_call_that_is_forgotten_the_layout_is_told_from_the_values(theirs: str, kind: str):
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "go", "arguments": '{"x": 1, "y": 2}'}}]}
+    ours = lay(list(b'<u>Go.<a>go {"x": 1, "y": 2}<t>'), BYTES, Told([{"role": "user", "content": "Go."}, call]))
+    at = ours.data.index(b"go {")
+    found = compare_start(ours, at, theirs.encode())
+    assert (found.kind, found.part.name) == (kind, "messages[1].tool_calls")
+
+
 def test_what_was_sent_otherwise_and_came_out_the_same_is_not_the_cause():
     """A call is echoed with its arguments in another layout and got its tokens back; the result after it differs."""
 
