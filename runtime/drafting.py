@@ -87,7 +87,7 @@ class Drafter:
             return NOTHING
         if offer is not None and other is not None:
             more = min(self.arbiter.branch(offer.match), room - len(tokens))
-            both, parents = fork(tokens, _as_far(tokens, other.tokens, more))
+            both, parents = fork(tokens, other.tokens, more)
             if len(both) > len(tokens):
                 return Draft(both, ["suffix"] * len(both), None, parents=parents)
         return Draft(list(tokens), ["suffix"] * len(tokens), None)
@@ -154,14 +154,6 @@ class Drafter:
             origin = sequence.request.origin
             start = max(0, sequence.prompt_length - LONG)
             self._memory.remember(origin.tenant, origin.program, sequence.ids[start:])
-
-
-def _as_far(first: Items[int], second: Items[int], more: int) -> Items[int]:
-    """So much of `second` that it adds at most `more` tokens to a tree with `first`."""
-    same = 0
-    while same < min(len(first), len(second)) and first[same] == second[same]:
-        same += 1
-    return second[: same + max(0, more)]
 
 
 def _is_forced(draft: Draft) -> bool:

@@ -74,12 +74,13 @@ class Draft(NamedTuple):
 NOTHING = Draft([], [], None)
 
 
-def fork(first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]]:
-    """(tokens, parents) of a tree that says both; what `second` begins like `first` stands in it once."""
+def fork(first: Sequence[int], second: Sequence[int], most: int) -> tuple[list[int], list[int]]:
+    """(tokens, parents) of a tree that says both, `second` as far as at most `most` tokens more go; what it begins like
+    `first` stands in the tree once."""
     same = 0
     while same < min(len(first), len(second)) and first[same] == second[same]:
         same += 1
-    rest = second[same:]
+    rest = second[same : same + max(0, most)]
     joint = [same - 1, *range(len(first), len(first) + len(rest) - 1)] if rest else []
     return [*first, *rest], [*range(-1, len(first) - 1), *joint]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from by_path import module_at
+from draft_trees import tree_around
 from fakes import VOCABULARY, continuation
 
 from bosquet.runtime.drafting import Drafter
@@ -153,21 +154,7 @@ def random_tree(rng: random.Random, sequence: EngineSequence, room: int) -> Draf
     room = min(room, sequence.limit - len(sequence.ids) - 1)
     seed = sequence.request.sampling.seed or 0
     want = continuation(sequence.request.ids, seed, sequence.choice, sequence.generated + room)[sequence.generated :]
-    tokens: list[int] = []
-    parents: list[int] = []
-    path = -1  # the node up to which the answer is in the tree
-    depth = 0
-    while len(tokens) < room:
-        right = depth < len(want) and rng.random() < 0.4
-        parent = path if right else rng.randrange(-1, len(tokens))
-        token = want[depth] if right else rng.randrange(VOCABULARY)
-        if any(tokens[at] == token for at in range(len(tokens)) if parents[at] == parent):
-            continue  # siblings differ
-        tokens.append(token)
-        parents.append(parent)
-        if right:
-            path, depth = len(tokens) - 1, depth + 1
-    return Draft(tokens, ["suffix"] * len(tokens), None, parents=parents)
+    return tree_around(want, room, VOCABULARY, rng)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -186,11 +173,13 @@ def test_trees_answer_as_without_drafts(seed: int, pages: int, lag: int, monkeyp
 
 
 def test_a_fork_says_both() -> None:
-    assert fork([1, 2, 3], [1, 2, 9, 8]) == ([1, 2, 3, 9, 8], [-1, 0, 1, 1, 3])
-    assert fork([1], [2, 3]) == ([1, 2, 3], [-1, -1, 1])
-    assert fork([1, 2], [1, 2]) == ([1, 2], [-1, 0])
-    assert fork([1, 2], [1]) == ([1, 2], [-1, 0])
-    tokens, parents = fork([1, 2, 3], [1, 2, 9, 8])
+    assert fork([1, 2, 3], [1, 2, 9, 8], 5) == ([1, 2, 3, 9, 8], [-1, 0, 1, 1, 3])
+    assert fork([1], [2, 3], 5) == ([1, 2, 3], [-1, -1, 1])
+    assert fork([1, 2], [1, 2], 5) == ([1, 2], [-1, 0])
+    assert fork([1, 2], [1], 5) == ([1, 2], [-1, 0])
+    assert fork([1, 2, 3], [1, 2, 9, 8], 1) == ([1, 2, 3, 9], [-1, 0, 1, 1])
+    assert fork([1, 2], [3], 0) == fork([1, 2], [3], -1) == ([1, 2], [-1, 0])
+    tokens, parents = fork([1, 2, 3], [1, 2, 9, 8], 5)
     draft = Draft(tokens, ["suffix"] * 5, None, parents=parents)
     assert [draft.path(at) for at in range(-1, 5)] == [[], [1], [1, 2], [1, 2, 3], [1, 2, 9], [1, 2, 9, 8]]
     assert [draft.children(at) for at in range(-1, 5)] == [[0], [1], [2, 3], [], [4], []]

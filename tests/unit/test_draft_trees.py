@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+from draft_trees import tree_around
 
 from bosquet.kernels.registry import known_ops, load_ops
 from bosquet.radix_cache.pool import PagePool
@@ -39,23 +40,16 @@ class Hidden(Drafter):
         return [self._tree(*one) for one in asked]
 
     def _tree(self, sequence: EngineSequence, room: int) -> Draft:
-        rng = self.rng
         want = self.answers.get(sequence.request.id, ())[sequence.generated :]
-        size = min(room, sequence.limit - len(sequence.ids) - 1, rng.randint(2, 15))
-        tokens: list[int] = []
-        parents: list[int] = []
-        path, depth = -1, 0
-        while len(tokens) < size:
-            right = depth < len(want) and rng.random() < 0.4
-            parent, token = (path, want[depth]) if right else (rng.randrange(-1, len(tokens)), rng.randrange(96))
-            if any(tokens[at] == token for at in range(len(tokens)) if parents[at] == parent):
-                continue
-            tokens.append(token)
-            parents.append(parent)
-            if right:
-                self.moved += len(tokens) - 1 != depth
-                path, depth = len(tokens) - 1, depth + 1
-        return Draft(tokens, ["suffix"] * len(tokens), None, parents=parents)
+        size = min(room, sequence.limit - len(sequence.ids) - 1, self.rng.randint(2, 15))
+        draft = tree_around(want, size, tiny_models.VOCABULARY, self.rng)
+        at = -1
+        for depth, token in enumerate(want):
+            at = next((child for child in draft.children(at) if draft.tokens[child] == token), -1)
+            if at < 0:
+                break
+            self.moved += at != depth
+        return draft
 
 
 @pytest.fixture(scope="module")

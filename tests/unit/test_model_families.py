@@ -191,6 +191,15 @@ def test_experts_of_one_tensor_are_those_of_many(tmp_path: Path) -> None:
     torch.testing.assert_close(got, expected_logits(reference, ids), atol=1e-4, rtol=1e-4)
 
 
+def refusal(folder: Path, change: dict[str, Any]) -> str:
+    """What is said of a model whose configuration has been changed."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ModelLoadError) as error:
+        open_model(folder)
+    return str(error.value)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -206,12 +215,9 @@ def test_experts_of_one_tensor_are_those_of_many(tmp_path: Path) -> None:
 )
 def test_experts_that_do_not_fit_are_refused_in_one_line(change: dict[str, Any], expected: str, tmp_path: Path) -> None:
     folder = save(make_model(make_config("qwen3_moe", **EXPERTS, num_hidden_layers=1)), tmp_path / "model")
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(ModelLoadError) as error:
-        open_model(folder)
-    assert expected in str(error.value)
-    assert "\n" not in str(error.value)
+    said = refusal(folder, change)
+    assert expected in said
+    assert "\n" not in said
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])
@@ -272,10 +278,7 @@ def test_bfloat16_stays_close(family: str, tmp_path: Path) -> None:
 )
 def test_what_is_not_known_is_refused_in_one_line(change: dict[str, Any], expected: str, tmp_path: Path) -> None:
     folder = save(make_model(make_config("llama")), tmp_path / "model")
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(ModelLoadError) as error:
-        open_model(folder)
-    assert expected in str(error.value)
-    assert "\n" not in str(error.value)
-    assert str(folder) in str(error.value)
+    said = refusal(folder, change)
+    assert expected in said
+    assert "\n" not in said
+    assert str(folder) in said
