@@ -25,7 +25,6 @@ from .draft_setup import Draft, load_draft, make_drafter
 from .engine import Bounds, Engine
 from .env import cache_dir
 from .gpu.choose import choose_device
-from .gpu.setup import device_tokens, gpu_runner, open_port
 from .kv_events import KvEvents
 from .limits import Limits, Vocabulary
 from .models.base import Model, ModelShape
@@ -124,6 +123,8 @@ def _runner(model: Model, draft: Draft, config: EngineConfig, precision: Precisi
     kv_bytes = sum(_kv_bytes(one.shape, precision.kv) for one in (model, draft.model) if one is not None)
     sizes = {"model_context": model.shape.context_length, "kv_bytes_per_token": kv_bytes}
     if precision.kernels == "triton":
+        from .gpu.setup import device_tokens, gpu_runner, open_port  # brings the compiler of the kernels
+
         port = open_port(precision.device)
         config = resolve(config, **sizes, device_tokens=device_tokens(model, config, precision, port, kv_bytes))
         torch.set_num_threads(config.threads)

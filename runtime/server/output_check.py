@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 from jsonschema import (  # type: ignore[import-untyped]
     Draft4Validator,
     Draft202012Validator,
+    FormatChecker,
     ValidationError,
     validators,
 )
@@ -98,7 +99,18 @@ def _safe(cls: Any) -> Any:
         "unevaluatedProperties": _unevaluated,
     }
     keywords = {**cls.VALIDATORS, **{name: check for name, check in own.items() if name in cls.VALIDATORS}}
-    return validators.extend(cls, {name: _timed(check) for name, check in keywords.items()})
+    timed = {name: _timed(check) for name, check in keywords.items()}
+    return validators.extend(cls, timed, format_checker=_formats(cls.FORMAT_CHECKER))
+
+
+def _formats(library: FormatChecker) -> FormatChecker:
+    """The formats of a draft. An IRI is held to be a URI, which is all that a grammar lets through."""
+    own = FormatChecker(())
+    same = {"iri": "uri", "iri-reference": "uri-reference"}
+    own.checkers = library.checkers | {
+        name: library.checkers[as_] for name, as_ in same.items() if as_ in library.checkers
+    }
+    return own
 
 
 _deadline: ContextVar[float] = ContextVar("deadline")

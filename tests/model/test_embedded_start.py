@@ -7,6 +7,9 @@ a quiet machine the clock shows a third less (medians of five, 2 cores: 3.3 s on
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 import time
 
 import psutil
@@ -16,19 +19,30 @@ from live_engine import serving
 from bosquet.runtime.models.source import resolve
 
 pytestmark = pytest.mark.alone
-PROCESSOR_S = 10.0
-"""Five seconds on two cores are ten of it. The best of three counts: a busy machine also slows what runs."""
+QUICK_S = 10.0
+"""Five seconds on two cores are ten of it."""
+IMPORTS = 4
+"""On a machine where even that is too much to ask: so many times an interpreter that imports torch and ends."""
 
 
 def test_second_start_is_quick() -> None:
     resolve("embedded", dtype="auto")
     took = []
-    for _ in range(3):
+    for _ in range(3):  # the best counts: a busy machine also slows what runs
         began = time.monotonic()
         with serving() as server:
             processes = [psutil.Process(pid) for pid in (server.process.pid, server.engine_pid())]
             took.append(sum(sum(process.cpu_times()[:2]) for process in processes))
         print(f"start: {took[-1]:.1f} s of processor time, {time.monotonic() - began:.1f} s on the clock with its end")
-        if took[-1] < PROCESSOR_S:
+        if took[-1] < QUICK_S:
             return
-    raise AssertionError(f"processor time of three starts: {took} s; limit {PROCESSOR_S}")
+    limit = IMPORTS * import_torch()
+    assert min(took) < limit, f"processor time of three starts: {took} s; limits {QUICK_S} and {limit:.1f}"
+
+
+def import_torch() -> float:
+    """Processor time of it in an interpreter of its own."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-P", "-c", "import torch"], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime

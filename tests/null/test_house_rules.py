@@ -69,6 +69,19 @@ def test_the_links_lead_to_every_room() -> None:
     assert set(links) == rooms | {"__init__.py", "types.py", "errors.py", "cli.py", "py.typed"}
 
 
+@pytest.mark.parametrize(
+    ("process", "without"),
+    [
+        ("serving", ["torch", "transformers", "xgrammar", "triton", "lark"]),
+        ("assembly", ["transformers", "xgrammar", "triton", "fastapi"]),
+    ],
+)
+def test_a_start_imports_only_what_it_runs(process: str, without: list[str]) -> None:
+    code = f"import sys, bosquet.runtime.{process}; print(*set({without}) & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.split()) == (0, []), run.stderr
+
+
 @pytest.mark.alone
 def test_importing_bosquet_is_light() -> None:
     code = (

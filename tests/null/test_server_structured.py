@@ -195,6 +195,23 @@ SCHEMAS = st.recursive(
 )
 
 
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("iri", "http://a.b/c?d#e", "no scheme"),
+        ("iri-reference", "../a", "a b"),
+        ("uri", "urn:a:b", "//a"),
+        ("date-time", "2026-01-02T03:04:05Z", "2026-01-02"),
+        ("hostname", "a.example", "-a"),
+        ("uuid", "00000000-0000-0000-0000-000000000000", "0"),
+        ("json-pointer", "/a/0", "a"),
+    ],
+)
+def test_formats_are_looked_at(name: str, good: str, bad: str):
+    for text, verdict in ((good, "valid"), (bad, "invalid")):
+        assert check_text(json.dumps(text), {"format": name}).verdict == verdict
+
+
 @settings(max_examples=200, deadline=None)
 @given(value=VALUES, schema=SCHEMAS)
 def test_it_says_what_the_library_says(value: Any, schema: Any):
