@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from time import perf_counter
 
-from ..speculative.arbiter import MOST, Arbiter, Worth
+from ..speculative.arbiter import MOST, Arbiter, Verdicts, Worth
 from ..speculative.draft import NOTHING, Draft, Encode, Offer, fork, hold_to
 from ..speculative.suffix import LONG, Memory, SuffixIndex
 from .guessing import Guesser
@@ -45,7 +45,7 @@ class Drafter:
                 offer, other = self._suffix(sequence, room)
             draft = self._hold(sequence, offer, room, other)
             model = self._model(sequence)
-            if model.tokens and room > 0 and not _is_forced(draft) and self._beats(model, draft, offer):
+            if model.tokens and room > 0 and not _is_forced(draft) and self._beats(model, sequence, draft, offer):
                 assert self._guesser is not None
                 unread = self._guesser.source.unread(sequence)
                 if unread <= MOST + 1:
@@ -86,7 +86,7 @@ class Drafter:
         if not tokens:
             return NOTHING
         if offer is not None and other is not None:
-            more = min(self.arbiter.branch(offer.match), room - len(tokens))
+            more = min(self.arbiter.branch(offer.match, sequence.verdicts), room - len(tokens))
             both, parents = fork(tokens, other.tokens, more)
             if len(both) > len(tokens):
                 return Draft(both, ["suffix"] * len(both), None, parents=parents)
@@ -100,9 +100,11 @@ class Drafter:
             return Worth(0, 0.0)
         return self.arbiter.model(self._guesser.source.costs)
 
-    def _beats(self, model: Worth, draft: Draft, offer: Offer | None) -> bool:
+    def _beats(self, model: Worth, sequence: Sequence, draft: Draft, offer: Offer | None) -> bool:
         """The model makes more tokens a second than the words that were said before."""
-        return offer is None or not draft.tokens or model.rate > self.arbiter.suffix(offer.match).rate
+        return (
+            offer is None or not draft.tokens or model.rate > self.arbiter.suffix(offer.match, sequence.verdicts).rate
+        )
 
     def _pays_to_read(self, sequence: Sequence, unread: int, model: Worth) -> bool:
         """Before the answer is over, as far as it may go."""
@@ -115,6 +117,10 @@ class Drafter:
         index = sequence.index
         if index is None:
             index = sequence.index = SuffixIndex(OWN_TOKENS)
+            sequence.verdicts = Verdicts()
+        own = sequence.verdicts
+        assert own is not None
+        own.fade()
         index.extend(sequence.ids[sequence.indexed :])
         sequence.indexed = len(sequence.ids)
         origin = sequence.request.origin
@@ -126,7 +132,7 @@ class Drafter:
         if not found:
             return None, None
         best = found[0]
-        cut = Offer(self._valid(best.tokens[: self.arbiter.suffix(best.match).tokens]), best.match)
+        cut = Offer(self._valid(best.tokens[: self.arbiter.suffix(best.match, own).tokens]), best.match)
         return cut, Offer(self._valid(found[1].tokens), found[1].match) if len(found) > 1 else None
 
     def _valid(self, tokens: Items[int]) -> Items[int]:
@@ -139,7 +145,7 @@ class Drafter:
     def judged(self, sequence: Sequence, draft: Draft, at: int, accepted: bool, rank: int = 0) -> None:
         """The draft's token number `at` was reached, and was right or not; so many others in its place were not."""
         source = draft.sources[at]
-        self.arbiter.learn(source, at if source == "model" else sequence.backed, accepted, rank)
+        self.arbiter.learn(source, at if source == "model" else sequence.backed, accepted, rank, sequence.verdicts)
         sequence.notes.drafted(source, right=accepted)
 
     def drew(self, sequence: Sequence, row: int) -> None:
@@ -149,7 +155,7 @@ class Drafter:
 
     def over(self, sequence: Sequence) -> None:
         """Remember what was said, with what it answered to."""
-        sequence.index = None
+        sequence.index = sequence.verdicts = None
         if sequence.generated and sequence.request.reuse and "suffix" in sequence.request.speculation:
             origin = sequence.request.origin
             start = max(0, sequence.prompt_length - LONG)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ..grammar.base import MaskRow, Matcher
 from ..radix_cache.tree import Key, Namespace
+from ..speculative.arbiter import Verdicts
 from ..speculative.draft import Guess
 from ..speculative.suffix import SuffixIndex
 from ..types import FinishReason, Output, Request, StopMatch, TokenLogprob
@@ -56,6 +57,7 @@ class Sequence:
         self.run: Run | None = None  # once it is queued
         self.index: SuffixIndex | None = None  # of its own text, once it drafts from it
         self.indexed = 0  # how much of it
+        self.verdicts: Verdicts | None = None  # on what was drafted from there
         self.backed = 0  # tokens that its newest draft from a suffix matched
         self.reading: Reading | None = None  # what a draft model has read of it
         self.notes = Notes()

@@ -9,7 +9,8 @@ A draft model adds its own pass to each token: d + e·R seconds. Of two sources 
 drafts.
 
 Probabilities are those measured for the source, and for the length of its match or, of a draft model, for the place in
-the draft. Knows numbers only.
+the draft. What a text repeats is its own, so of what was said before, its own verdicts count beside everyone's. Knows
+numbers only.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _WEIGHS = 0.05  # of a pass: what each width measured at the start counts for be
 _MARGIN = 1.05  # by which a draft token must beat the rate without it
 _BRANCH = 0.2  # that a second guess is right where the first is wrong, before anything is known
 _LEARNS = 0.02  # weight of one more verdict on a draft token
+_OTHERS = 4.0  # verdicts of a text's own that count as much as everyone's
+_FADES = 0.99  # weight of a text's own verdicts after one more pass
 _RETURNS = 0.0005  # how far an estimate drifts back to its prior in a pass in which it was not tried
 
 _PRIORS: dict[Source, tuple[float, ...]] = {
@@ -127,6 +130,29 @@ class Tally:
     accepted: int = 0
 
 
+class Verdicts:
+    """On the draft tokens of one text from what was said before, by the length of the match. Passes make them fade: a
+    text that misled may come to repeat itself."""
+
+    __slots__ = ("_reached", "_right")
+
+    def __init__(self) -> None:
+        self._reached = [0.0] * len(_PRIORS["suffix"])
+        self._right = [0.0] * len(_PRIORS["suffix"])
+
+    def fade(self) -> None:
+        self._reached = [_FADES * number for number in self._reached]
+        self._right = [_FADES * number for number in self._right]
+
+    def learn(self, kind: int, accepted: bool) -> None:
+        self._reached[kind] += 1
+        self._right[kind] += accepted
+
+    def beside(self, kind: int, everyone: float) -> float:
+        """The chance of a token, where in all texts it is `everyone`."""
+        return (_OTHERS * everyone + self._right[kind]) / (_OTHERS + self._reached[kind])
+
+
 @dataclass(slots=True)
 class Arbiter:
     """`costs` None: nothing has been measured, and only what is certain is drafted."""
@@ -154,18 +180,23 @@ class Arbiter:
         """How many tokens to draft of text that must come, and may be written with others."""
         return self._worth(lambda _: self._chances["text"][0]).tokens
 
-    def suffix(self, match: int) -> Worth:
-        """Of what followed a match of so many tokens."""
-        chance = self._chances["suffix"][_kind("suffix", match)]
+    def suffix(self, match: int, own: Verdicts | None = None) -> Worth:
+        """Of what followed a match of so many tokens, in a text that had such verdicts."""
+        chance = self._chance(match, own)
         return self._worth(lambda _: chance)
 
-    def branch(self, match: int) -> int:
+    def _chance(self, match: int, own: Verdicts | None) -> float:
+        kind = _kind("suffix", match)
+        chance = self._chances["suffix"][kind]
+        return chance if own is None else own.beside(kind, chance)
+
+    def branch(self, match: int, own: Verdicts | None = None) -> int:
         """Tokens of a second guess that pay beside what `suffix` says of a match."""
-        chain = self.suffix(match)
+        chain = self.suffix(match, own)
         if self.costs is None or not chain.tokens:
             return 0
         a, b = self.costs.line
-        chance = self._chances["suffix"][_kind("suffix", match)]
+        chance = self._chance(match, own)
         seconds = a + b * self._rows * (1 + chain.tokens)
         tokens = chain.rate * seconds / self._rows
         reached, count = (1 - chance) * self._branch, 0
@@ -204,9 +235,9 @@ class Arbiter:
             reached *= chance(count)
         return Worth(count, tokens * rows / max(seconds, 1e-12))
 
-    def learn(self, source: Source, match: int, accepted: bool, rank: int = 0) -> None:
+    def learn(self, source: Source, match: int, accepted: bool, rank: int = 0, own: Verdicts | None = None) -> None:
         """A draft token that was reached was right, or not. `match`: of a draft model, its place in the draft. `rank`:
-        how many others stood in its place and were wrong."""
+        how many others stood in its place and were wrong. `own`: those of its text."""
         tally = self.tallies[source]
         tally.drafted += 1
         tally.accepted += accepted
@@ -216,6 +247,8 @@ class Arbiter:
         chances = self._chances[source]
         kind = _kind(source, match)
         chances[kind] += _LEARNS * (accepted - chances[kind])
+        if own is not None and source == "suffix":
+            own.learn(kind, accepted)
 
 
 def _kind(source: Source, match: int) -> int:

@@ -83,8 +83,8 @@ async def judge(client: Client, rules: str, essay: str, sides: Sequence[str], to
 
 async def vote(client: Client, examples: str, question: str, chains: int, tokens: int, agree: str) -> None:
     talk = [_system(examples), _user(question)]
-    asked = (client.ask(talk, tokens, temperature=0.8, seed=seed) for seed in range(chains))
-    said = await asyncio.gather(*asked)
+    # Without the program's seeds: vLLM's build for processors ends on one that meets a prompt cut into chunks.
+    said = await asyncio.gather(*(client.ask(talk, tokens, temperature=0.8) for _ in range(chains)))
     await client.ask([*talk, _user("\n".join([agree, *said]))], 8)
 
 

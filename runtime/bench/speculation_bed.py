@@ -175,16 +175,17 @@ class Bed:
     def compare(
         self, asks: Sequence[Ask], at_once: int, rounds: int, name: str, on_side: Callable[[], None] = lambda: None
     ) -> list[Pair]:
-        """Off and on in turn. A first pass that does not count puts all prompts into the cache, for both sides."""
+        """Off and on in turn, each round in the other order: a drift of the machine takes no side. A first pass that
+        does not count puts all prompts into the cache, for both."""
         short = [ask._replace(sampling=replace(ask.sampling, max_tokens=1), dictated=None) for ask in asks]
         self.run(short, at_once, (), name)
         pairs = []
         for round in range(rounds):
-            sides = []
-            for sources in ((), self.sources):
-                sides.append(self.run(asks, at_once, sources, f"{name} {round}"))
+            sides = {}
+            for on in (False, True) if round % 2 == 0 else (True, False):
+                sides[on] = self.run(asks, at_once, self.sources if on else (), f"{name} {round}")
                 on_side()
-            pairs.append(Pair(*sides))
+            pairs.append(Pair(sides[False], sides[True]))
         return pairs
 
     def forced(self, grammar: Compiled, answer: Sequence[int]) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from .errors import CLIENT_GONE
 from .trace_ring import Call
 
 By = Literal["program", "run"]
@@ -34,6 +35,7 @@ class LedgerLine(Struct, kw_only=True):
     runs: int
     calls: int
     failed: int
+    cancelled: int
     forks: int
     tool_waits: int
     tool_wait_seconds: float
@@ -106,7 +108,8 @@ def _line(key: tuple[str, ...], runs: Sequence[Sequence[Call]]) -> LedgerLine:
         run=key[1] if len(key) > 1 else None,
         runs=len(runs),
         calls=len(calls),
-        failed=sum(call.status >= 400 for call in calls),
+        failed=sum(call.status >= 400 and call.status != CLIENT_GONE for call in calls),
+        cancelled=sum(call.status == CLIENT_GONE for call in calls),
         forks=sum(len({call.branch for call in run}) - 1 for run in runs),
         tool_waits=sum(wait.times for wait in idle),
         tool_wait_seconds=sum(wait.seconds for wait in idle),

@@ -169,6 +169,8 @@ def _query(request: Request, *known: str) -> Mapping[str, str]:
     for name in request.query_params:
         if name not in known:
             raise InvalidParameter(f"{name[:64]}: unknown; there are {', '.join(known)}", name[:64])
+        if len(request.query_params.getlist(name)) > 1:
+            raise InvalidParameter(f"{name}: must be given once", name)
     return request.query_params
 
 

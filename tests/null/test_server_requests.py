@@ -173,6 +173,8 @@ def test_the_list_is_read_page_by_page() -> None:
         ("/v1/requests?colour=red", "colour"),
         ("/v1/requests/export?format=csv", "format"),
         ("/v1/ledger?by=tenant", "by"),
+        ("/v1/requests?limit=1&limit=2", "limit"),
+        ("/v1/ledger?by=run&by=run", "by"),
         ("/v1/ledger?offset=1e3", "offset"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bosquet.speculative.arbiter import MOST, Arbiter, Costs
+from bosquet.speculative.arbiter import MOST, Arbiter, Costs, Verdicts
 from bosquet.speculative.suffix import LONG, MEASURED, SHORT, Memory, SuffixIndex
 
 texts = st.lists(st.integers(0, 2), max_size=60)  # three tokens: everything repeats
@@ -129,6 +129,35 @@ def test_estimates_follow_what_happens_and_try_again_later() -> None:
     assert arbiter.suffix(match=4).tokens > 0
     assert arbiter.tallies["suffix"].drafted == 300
     assert arbiter.tallies["suffix"].accepted == 0
+
+
+def test_a_text_that_misleads_is_given_up_soon_and_alone() -> None:
+    arbiter = Arbiter(Costs({1: 5.8, 8: 11.4}))
+    misled, faithful = Verdicts(), Verdicts()
+    wrong = 0
+    for _ in range(60):
+        arbiter.begin(1)
+        misled.fade()
+        faithful.fade()
+        if arbiter.suffix(4, misled).tokens:
+            arbiter.learn("suffix", 4, accepted=False, own=misled)
+            wrong += 1
+        if arbiter.suffix(4, faithful).tokens:
+            arbiter.learn("suffix", 4, accepted=True, own=faithful)
+    assert 0 < wrong < 30
+    assert arbiter.suffix(4, faithful).tokens > arbiter.suffix(4).tokens > arbiter.suffix(4, misled).tokens == 0
+    for _ in range(500):
+        misled.fade()
+    assert arbiter.suffix(4, misled).tokens == arbiter.suffix(4).tokens, "as if nothing were known of it"
+
+
+def test_verdicts_of_a_text_weigh_by_their_number() -> None:
+    own = Verdicts()
+    assert own.beside(2, 0.75) == 0.75
+    for accepted in (True, False, False, False, False, False, False, False):
+        own.learn(2, accepted)
+    assert own.beside(2, 0.75) == (4 * 0.75 + 1) / 12
+    assert own.beside(1, 0.6) == 0.6, "of matches of another length nothing is known"
 
 
 def test_without_costs_only_what_is_certain_is_drafted() -> None:

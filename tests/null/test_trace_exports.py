@@ -76,6 +76,11 @@ def test_programs_are_sums_of_their_runs() -> None:
     assert by_run[0].runs == 2
 
 
+def test_a_client_that_left_is_no_failure() -> None:
+    (line,) = ledger([call("r", at, 1, status=status) for at, status in enumerate((200, 499, 500, 400, 499))], "run")
+    assert (line.calls, line.failed, line.cancelled) == (5, 2, 2)
+
+
 def test_the_critical_path_is_the_longest_wait_of_the_last_call() -> None:
     """Against all chains of a few random calls: it ends with the last, and no call fits between two of its links."""
     for seed in range(50):

@@ -68,7 +68,9 @@ function drawn(page, by, program) {
     given: { "data-line": line.run ?? line.program },
     cells: [
       name(line, by), ago(line.last, now),
-      [count(line.calls), line.failed ? h("span", { class: "chip bad" }, `${count(line.failed)} failed`) : ""],
+      [count(line.calls), 
+        line.failed ? h("span", { class: "chip bad" }, `${count(line.failed)} failed`) : "",
+        line.cancelled ? h("span", { class: "chip" }, `${count(line.cancelled)} cancelled`) : ""],
       `${count(line.runs)}, ${count(line.forks)}`,
       line.tool_waits ? `${count(line.tool_waits)}, ${duration(line.tool_wait_seconds)}` : "–",
       count(line.prompt_tokens),

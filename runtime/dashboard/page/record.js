@@ -155,10 +155,15 @@ function align(a, b) {
   return pairs;
 }
 
+/** The status of a request whose client left. */
+export const CLIENT_GONE = 499;
+
 /** The sums of a page of the list. */
 export function listTotals(lines) {
   return {
     prompt: sum(lines, (l) => l.prompt_tokens), cached: sum(lines, (l) => l.cached_tokens),
-    completion: sum(lines, (l) => l.completion_tokens), failed: lines.filter((l) => l.status >= 400).length,
+    completion: sum(lines, (l) => l.completion_tokens),
+    failed: lines.filter((l) => l.status >= 400 && l.status !== CLIENT_GONE).length,
+    cancelled: lines.filter((l) => l.status === CLIENT_GONE).length,
   };
 }

@@ -4,7 +4,7 @@ import { get, withQuery } from "./api.js";
 import { h, panel, show, table } from "./dom.js";
 import { lanes, legend, stack } from "./draw.js";
 import { ago, brief, count, duration, percent, several } from "./format.js";
-import { AVOIDABLE, callSpans, listTotals, named } from "./record.js";
+import { AVOIDABLE, CLIENT_GONE, callSpans, listTotals, named } from "./record.js";
 import { view as one } from "./request.js";
 
 const FIELDS = ["program", "run", "tenant"];
@@ -70,14 +70,14 @@ function list(page, fields) {
       duration(line.first_token),
       duration(line.seconds),
       missed(line),
-      line.status >= 400 ? h("span", { class: "chip bad" }, line.status) : line.status,
+      line.status === CLIENT_GONE ? h("span", { class: "chip" }, "cancelled") : line.status >= 400 ? h("span", { class: "chip bad" }, line.status) : line.status,
     ],
   }));
   const more = page.next !== null && h("a", { href: withQuery("#/requests", { ...fields, before: page.next }) }, "Older requests");
   return h("section", { class: "panel" },
     h("div", { class: "bar" },
       h("p", { class: "lead" }, `${several(page.data.length, "request")}, ${count(totals.prompt)} prompt tokens, ${percent(totals.cached, totals.prompt)} cached`,
-        totals.failed ? `, ${count(totals.failed)} failed` : ""),
+        totals.failed ? `, ${count(totals.failed)} failed` : "", totals.cancelled ? `, ${count(totals.cancelled)} cancelled` : ""),
       h("span", { class: "push" }), legend("cached", "computed", "forced", "drafted", "sampled")),
     rows.length ? table(COLUMNS, rows, "Requests") : h("p", { class: "empty" }, "No request has ended yet."),
     more && h("p", { class: "actions" }, more));
