@@ -130,11 +130,11 @@ class TextMatcher:
 
 def only_bit(row: MaskRow) -> int | None:
     """The one id whose bit is set; None when none or several are."""
-    words = np.flatnonzero(row)
-    if len(words) != 1:
+    if np.count_nonzero(row) != 1:
         return None
-    word = int(row[words[0]]) & 0xFFFFFFFF
-    return None if word & (word - 1) else int(words[0]) * 32 + word.bit_length() - 1
+    at = int(row.astype(bool).argmax())
+    word = int(row[at]) & 0xFFFFFFFF
+    return None if word & (word - 1) else at * 32 + word.bit_length() - 1
 
 
 class TextCompiled:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..grammar.base import MaskRow
 from ..grammar.matcher import only_bit
 from ..kernels.table import Masks
 from .plan import Sampled, SampleRow, ScoreRow
@@ -35,7 +36,8 @@ class Spared(NamedTuple):
 
 
 def spare(draws: Sequence[SampleRow], scores: Sequence[ScoreRow]) -> Spared:
-    """Take out what the masks alone decide, and give the head the masks of rows that nobody else reads.
+    """Take out what the masks alone decide, and give the head the masks of rows that nobody else reads; of a row that
+    nobody reads any more, nothing is computed.
 
     Log-probabilities are those of the distribution before the mask, so a draw that wants them keeps its row whole. A
     mask that the head applies need not be applied again, but for one beside a bias: infinity plus -inf is no number.
@@ -45,7 +47,7 @@ def spare(draws: Sequence[SampleRow], scores: Sequence[ScoreRow]) -> Spared:
         users.update(range(row, row + len(tokens)))
     settled: dict[int, int] = {}
     rest: list[SampleRow] = []
-    bits, rows = [], []
+    bits: dict[int, MaskRow] = {}
     for i, draw in enumerate(draws):
         if draw.mask is None or draw.params.logprobs is not None:
             rest.append(draw)
@@ -53,12 +55,14 @@ def spare(draws: Sequence[SampleRow], scores: Sequence[ScoreRow]) -> Spared:
         token = None if draw.params.logit_bias or draw.banned else only_bit(draw.mask)
         if token is not None:
             settled[i] = token
+            users[draw.row] -= 1
+            if not users[draw.row]:
+                bits[draw.row] = np.zeros_like(draw.mask)
             continue
         if users[draw.row] == 1:
-            bits.append(draw.mask)
-            rows.append(draw.row)
+            bits[draw.row] = draw.mask
             if not draw.params.logit_bias:
                 draw = draw._replace(mask=None)
         rest.append(draw)
-    masks = Masks(torch.from_numpy(np.stack(bits)), torch.tensor(rows)) if rows else None
+    masks = Masks(torch.from_numpy(np.stack(list(bits.values()))), torch.tensor(list(bits))) if bits else None
     return Spared(settled, rest, masks)

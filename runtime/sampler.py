@@ -53,9 +53,7 @@ class Sampler:
         plain = [i for i, draw in enumerate(draws) if is_greedy(draw.params) and not is_shaped(draw)]
         tokens: list[int] = [NOTHING_ALLOWED] * len(draws)
         if plain:
-            rows = [draws[i].row for i in plain]
-            whole = rows == list(range(logits.shape[0]))
-            ids, values = argmax(logits if whole else logits.index_select(0, _tensor(rows, logits)))
+            ids, values = argmax(logits, [draws[i].row for i in plain])
             _store(tokens, plain, ids.masked_fill(values == -torch.inf, NOTHING_ALLOWED))
         if len(plain) < len(draws):
             taken = set(plain)
@@ -138,7 +136,7 @@ class Sampler:
     def _draw(self, work: Tensor, rows: list[SampleRow], candidates: int) -> Tensor:
         """Tokens [n] for rows of one kind (see `_group`); overwrites `work` [n, V]."""
         if candidates == _GREEDY:
-            ids, values = argmax(work)
+            ids, values = argmax(work, range(len(work)))
             return ids.masked_fill_(values == -torch.inf, NOTHING_ALLOWED)
         empty = _fill_empty(work)
         if candidates == _GUESSED:

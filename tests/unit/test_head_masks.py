@@ -133,6 +133,26 @@ def test_a_row_that_others_read_or_that_wants_logprobs_keeps_its_logits() -> Non
     assert [draw.mask is None for draw in spared.draws] == [True, False, False, False, False, True]
 
 
+def test_nothing_is_computed_of_a_row_that_is_settled() -> None:
+    one, few = bit_rows([5], WIDTH), bit_rows([5, 9], WIDTH)
+    draws = [
+        SampleRow(0, SamplingParams(), 1, 0, 4, mask=one),
+        SampleRow(1, SamplingParams(), 1, 0, 4, mask=few),
+        SampleRow(2, SamplingParams(), 1, 0, 4, mask=one),
+        SampleRow(2, SamplingParams(), 1, 1, 4, mask=one),
+        SampleRow(3, SamplingParams(), 1, 0, 4, mask=one),
+        SampleRow(4, SamplingParams(), 1, 0, 4, mask=one),
+        SampleRow(4, SamplingParams(), 1, 1, 4, mask=few),
+    ]
+    spared = spare(draws, [ScoreRow(3, [1], 0)])
+    assert spared.settled == {0: 5, 2: 5, 3: 5, 4: 5, 5: 5}
+    assert spared.masks is not None
+    read = {
+        int(row): int(np.count_nonzero(bits)) for row, bits in zip(spared.masks.rows, spared.masks.bits, strict=True)
+    }
+    assert read == {0: 0, 1: 1, 2: 0, 4: 1}, "row 3 is scored, row 4 read by one draw that is left"
+
+
 @pytest.mark.parametrize(("tokens", "only"), [([], None), ([7], 7), ([7, 8], None), ([7, 400], None), ([31], 31)])
 def test_only_bit(tokens: list[int], only: int | None) -> None:
     assert only_bit(bit_rows(tokens, WIDTH)) == only
