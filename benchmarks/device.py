@@ -109,16 +109,21 @@ def child(part: str, module: str, path: str, seconds: str, tiny: bool) -> int:
 
     from bosquet.runtime.gpu.choose import fault_of_gpu
 
-    fault = None if tiny else fault_of_gpu()
-    if fault is not None:
-        print(f"no GPU: {fault}; --tiny runs without one", flush=True)
-        return NO_DEVICE
+    if not tiny and fault_of_gpu() is not None:
+        return NO_DEVICE  # whoever started it says so, once
     work = importlib.import_module(f"gpu.{module}")
     bed = Bed(part, Journal(Path(path)), float(seconds) - (time.monotonic() - BEGAN), tiny)
     if part == "kernels":
         work.ceilings(bed)
     work.run(bed)
     return 0
+
+
+def no_device() -> int:
+    from bosquet.runtime.gpu.choose import fault_of_gpu
+
+    print(f"no GPU: {fault_of_gpu()}; --tiny runs without one", flush=True)
+    return NO_DEVICE
 
 
 class Run:
@@ -167,7 +172,7 @@ class Run:
         if code == 0:
             return False
         if code == NO_DEVICE:
-            sys.exit(NO_DEVICE)
+            sys.exit(no_device())
         why = "stopped: the time is up" if code is None else f"died: exit code {code}"
         left = journal.unfinished()
         for entry in left:
