@@ -224,15 +224,12 @@ def run(
     """
     from rich.console import Console
 
-    from .lang.targets import argument, program_in
+    from .lang.targets import argument, failing, program_in, taking
 
-    program = program_in(target)
-    arguments = dict(argument(text) for text in arg)
-    try:
+    program, arguments = program_in(target), dict(argument(text) for text in arg)
+    with taking():
         program.check(**arguments)
-    except TypeError as error:
-        raise ConfigError(f"{error}; give arguments with -a name=value") from None
-    with _backend(model, url) as backend:
+    with _backend(model, url) as backend, failing(program, BosquetError):
         result = program.run(**arguments, backend=backend)
     console = Console()
     console.print(result.text, markup=False, highlight=False, soft_wrap=True)
@@ -313,9 +310,12 @@ def compile_(
     bosquet compile examples/skeleton.py:advise --model embedded
     bosquet compile examples/tree_of_thought.py:search -f svg -o tree.svg[/dim]
     """
-    from .lang.report import report
-    from .lang.targets import argument, program_in
+    from .lang.report import listing, report
+    from .lang.targets import argument, program_in, programs_of
 
+    if Path(target).is_file() and not (arg or model or url or form != "text"):
+        listing(programs_of(target), out)
+        return
     program, arguments = program_in(target), dict(argument(text) for text in arg)
     with _backend(model or "embedded", url) if model or url else nullcontext() as backend:
         report(program, arguments, form, out, backend, url or model)

@@ -209,14 +209,18 @@ class StateInvalid(BosquetError):
 
 
 class ProgramError(BosquetError):
-    """A call inside a program failed. `__cause__` is the original exception. `prompt` is the end of what the model was
-    to go on from, as far as it was known; a traceback shows it too."""
+    """A call inside a program failed. `__cause__` is the original exception. `program` is the one that was run,
+    `programs` are that one and those within it to which the step belongs, outermost first. `prompt` is the end of what
+    the model was to go on from, as far as it was known, with turns as `role: text`; a traceback shows it too."""
 
     code = "program_error"
 
-    def __init__(self, message: str, *, program: str, step: str, prompt: str = "") -> None:
+    def __init__(
+        self, message: str, *, program: str, step: str, prompt: str = "", programs: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.program = program
+        self.programs = programs or (program,)
         self.step = step
         self.prompt = prompt
         if prompt:
@@ -228,8 +232,10 @@ class BudgetExceeded(ProgramError):
 
     code = "budget_exceeded"
 
-    def __init__(self, message: str, *, program: str, step: str, limit: str, prompt: str = "") -> None:
-        super().__init__(message, program=program, step=step, prompt=prompt)
+    def __init__(
+        self, message: str, *, program: str, step: str, limit: str, prompt: str = "", programs: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message, program=program, step=step, prompt=prompt, programs=programs)
         self.limit = limit
 
 

@@ -140,7 +140,7 @@ class Branch:
         promise = Promised()
         if name:
             self.own[name] = promise
-        origin = self.run.origin(self.path, step)
+        origin, programs = self.run.origin(self.path, step), self.run.programs
 
         async def work(transcript: Transcript) -> Transcript:
             self.run.journal.begin(written)
@@ -151,7 +151,7 @@ class Branch:
             if answer.wrong is None:
                 promise.keep(answer.value, answer.meta)
             else:
-                fail(self.run.error(self.path, step, answer.wrong, _end_of(transcript)), answer.meta)
+                fail(self.run.error(self.path, step, answer.wrong, _end_of(transcript), programs), answer.meta)
             return answer.transcript
 
         def fail(error: ProgramError, meta: Any = None) -> None:
@@ -239,10 +239,10 @@ class Branch:
         """Put `work` at the end of the branch: it gets the transcript once everything before has ended."""
         before, after = self._tail, language_loop().create_future()
         ops, self._pending = tuple(self._pending), []
-        self._tail = after
+        self._tail, programs = after, self.run.programs
 
         def give_up(cause: BaseException, reached: Transcript | None = None) -> None:
-            error = self.run.error(self.path, step, cause, "" if reached is None else _end_of(reached))
+            error = self.run.error(self.path, step, cause, "" if reached is None else _end_of(reached), programs)
             fail(error)
             after.set_result(error)
 
@@ -303,7 +303,7 @@ def _check_text(ops: Sequence[Op]) -> None:
 
 
 def _end_of(transcript: Transcript) -> str:
-    text = transcript.text
+    text = transcript.shown
     return text if len(text) <= _SHOWN else f"…{text[-_SHOWN:]}"
 
 

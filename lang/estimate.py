@@ -1,14 +1,17 @@
 """What a graph will cost: tokens that prompts have, tokens that are computed, and what reuse saves.
 
 Counted by a backend's own tokenizer and template, where one is at hand; otherwise four characters are taken for a
-token, and the template's text is left out. Texts that only a run knows are taken to be as long as they are likely to
-be. Knows nothing of caches but that a prefix that was computed once is not computed again.
+token, what is left at the end of a text for another, and the template's text is left out. Texts that only a run knows
+are taken to be as long as they are likely to be. Knows nothing of caches but that a prefix that was computed once is
+not computed again.
 """
 
 from __future__ import annotations
 
+from bisect import bisect, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -72,23 +75,21 @@ class Estimate:
 
 
 class _Characters:
-    """Every character is an id: the way to count without a tokenizer."""
+    """Some characters at a time are an id: the way to count without a tokenizer."""
 
-    per_token = PER_TOKEN
     name = f"{PER_TOKEN} characters a token, without the template's text"
 
     async def encoded(self, transcript: Transcript, fork: bool) -> Transcript:
         text = "".join(op.text for op in transcript.pending if isinstance(op, Write))
-        return transcript.encoded([ord(character) for character in text], text)
+        pieces = (text[at : at + PER_TOKEN] for at in range(0, len(text), PER_TOKEN))
+        return transcript.encoded([int.from_bytes(piece.encode("utf-8", "surrogatepass")) for piece in pieces], text)
 
     async def length(self, text: str) -> int:
-        return len(text)
+        return ceil(len(text) / PER_TOKEN)
 
 
 class _Tokens:
     """The tokenizer and the template of a backend."""
-
-    per_token = 1
 
     def __init__(self, backend: TokenBackend, model: str) -> None:
         self.name = f"as {model} counts"
@@ -131,13 +132,15 @@ async def estimate(
 
 
 class _Walk:
-    """The prompts of all steps, in ids of the counter; what is generated has ids of its own."""
+    """The prompts of all steps, in ids of the counter. What a step generates stands there as one id of its own, for as
+    many tokens as it is likely to have."""
 
     def __init__(self, graph: Graph, counter: _Characters | _Tokens, habits: Habits | None) -> None:
         self._graph, self._counter, self._habits = graph, counter, habits
         self._now: dict[str, Transcript] = {}
         self._prompts: dict[int, tuple[int, ...]] = {}
-        self._outputs: dict[int, tuple[int, ...]] = {}
+        self._outputs: dict[int, int] = {}  # step → tokens
+        self._further: dict[int, int] = {}  # an output's id → its tokens but one
 
     async def take(self, node: Node) -> None:
         now = self._now.get(node.branch, Transcript()).write([self._op(part) for part in node.written])
@@ -149,32 +152,37 @@ class _Walk:
             if acts:
                 now = now.with_tools(tool_specs(node.piece)).write([Open("assistant")])
             now = await self._counter.encoded(now, False)
-            length = await self._length(node)
             self._prompts[node.id] = now.ids
-            self._outputs[node.id] = tuple(-1 - node.id * 2**20 - i for i in range(length))
-            now = now.generated(self._filler(Ref("", (node.id,))), self._outputs[node.id])
+            self._outputs[node.id] = length = await self._length(node)
+            self._further[_output(node)] = length - 1
+            now = now.generated(self._filler(Ref("", (node.id,))), (_output(node),))
             now = now.write([Close()]) if acts else now
         self._now[node.branch] = now
 
     def reuse(self) -> tuple[int, int, dict[int, Cost]]:
         """Tokens saved by turns and by forks, and the cost of each step, in the order in which they may run."""
         before = going_on(self._graph)
-        scale = self._counter.per_token
-        seen: list[tuple[int, ...]] = []
+        seen: list[tuple[int, ...]] = []  # sorted, so that a prompt's nearest are its neighbours
         saved = [0, 0]
         costs: dict[int, Cost] = {}
         for node in (node for group in parallel_groups(self._graph) for node in group):
             prompt = self._prompts[node.id]
-            hit = min(max((shared_length(prompt, other) for other in seen), default=0), max(0, len(prompt) - scale))
+            place = bisect(seen, prompt)
+            shared = max((shared_length(prompt, other) for other in seen[max(0, place - 1) : place + 1]), default=0)
+            size = self._size(prompt)
+            most = max(0, size - 1)  # the last token is always computed
+            hit = min(self._size(prompt[:shared]), most)
             samples = (node.piece.n or 1) if isinstance(node.piece, Gen) else 1
             own = before[node.id]
             saved[own is None or self._graph.nodes[own].branch != node.branch] += hit
-            saved[1] += (samples - 1) * max(0, len(prompt) - scale)
-            cached = hit + (samples - 1) * max(0, len(prompt) - scale)
-            output = len(self._outputs[node.id])
-            costs[node.id] = Cost(*(ceil(size / scale) for size in (samples * len(prompt), cached, samples * output)))
-            seen.append((*prompt, *self._outputs[node.id]))
-        return ceil(saved[0] / scale), ceil(saved[1] / scale), costs
+            saved[1] += (samples - 1) * most
+            costs[node.id] = Cost(samples * size, hit + (samples - 1) * most, samples * self._outputs[node.id])
+            insort(seen, (*prompt, _output(node)))
+        return saved[0], saved[1], costs
+
+    def _size(self, ids: Sequence[int]) -> int:
+        """The tokens that they stand for."""
+        return len(ids) + sum(map(self._further.get, ids, repeat(0)))
 
     def _op(self, part: Written) -> Op:
         if not isinstance(part, Said):
@@ -183,7 +191,7 @@ class _Walk:
 
     def _filler(self, ref: Ref) -> str:
         """A text as long as the value is likely to be, unlike those of its neighbours."""
-        lengths = [len(self._outputs[id]) // self._counter.per_token for id in ref.nodes if id in self._outputs]
+        lengths = [self._outputs[id] for id in ref.nodes if id in self._outputs]
         word = _WORDS[max(ref.nodes, default=0) % len(_WORDS)]
         return f" {word}" * (sum(lengths) + ARGUMENT * len(ref.arguments))
 
@@ -192,8 +200,12 @@ class _Walk:
             return max([await self._counter.length(choice) for choice in node.piece.choices])
         seen = None if self._habits is None else self._habits.of(node.name)
         assert node.sampling is not None
-        tokens = node.sampling.max_tokens if seen is None else max(1, round(seen.tokens))
-        return tokens * self._counter.per_token
+        return node.sampling.max_tokens if seen is None else max(1, round(seen.tokens))
+
+
+def _output(node: Node) -> int:
+    """The id that stands for what the step generates; no tokenizer has such ids."""
+    return -1 - node.id
 
 
 def _said(written: Sequence[Written]) -> list[Said]:
@@ -204,4 +216,4 @@ async def _prefix(graph: Graph, counter: _Characters | _Tokens) -> int:
     ops: list[Op] = [Write(str(part)) if isinstance(part, Said) else part for part in constant_prefix(graph)]
     if not ops:
         return 0
-    return len((await counter.encoded(Transcript().write(ops), True)).ids) // counter.per_token
+    return len((await counter.encoded(Transcript().write(ops), True)).ids)

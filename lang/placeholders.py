@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, NamedTuple, NoReturn
 
 from .expressions import Expression, Joined, Piece, pieces_of
+from .raised import Place, innermost, raised_in, said
 
 _TEXT_METHODS: Final = (
     "strip lstrip rstrip lower upper title capitalize casefold swapcase replace removeprefix removesuffix expandtabs "
@@ -94,31 +95,31 @@ class Marks:
     def stop(self, variable: str, why: str) -> NoReturn:
         """The static part ends on the line of the program that runs now."""
         if self.ending is None:
-            file, line, function = _own_frame(_frames(sys._getframe(1)), self.files)
-            self.ending = Ending(file=file, line=line, function=function, variable=variable, why=why)
+            self.ending = Ending(**self._at(_frames(sys._getframe(1))), variable=variable, why=why)
         raise DataDependent(str(self.ending))
 
     def failed(self, error: BaseException) -> None:
         """The function has raised something, which may well come of a placeholder that stood for another value."""
         if self.ending is None:
-            file, line, function = _own_frame(_raised_in(error.__traceback__), self.files)
-            said = f"{type(error).__name__}: {error}"
-            readable = self.readable(said)
-            fault = readable == said and not any(kind.__name__ in said for kind in (Placeholder, MarkedText))
-            self.ending = Ending(
-                file=file, line=line, function=function, variable=self.last_read, why=readable, fault=fault
-            )
+            why = said(error)
+            readable = self.readable(why)
+            fault = readable == why and not any(kind.__name__ in why for kind in (Placeholder, MarkedText))
+            place = raised_in(error, self.files)._asdict()
+            self.ending = Ending(**place, variable=self.last_read, why=readable, fault=fault)
 
     def waits(self, coroutine: Any) -> None:
         """The async function waits for something that is not ours."""
-        frames: list[tuple[str, int, str]] = []
+        frames: list[Place] = []
         while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-            frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            frames.append(Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
             coroutine = coroutine.cr_await
         if self.ending is None:
-            file, line, function = _own_frame(reversed(frames), self.files)
             why = "it waits for something outside the program"
-            self.ending = Ending(file=file, line=line, function=function, variable=self.last_read, why=why)
+            self.ending = Ending(**self._at(reversed(frames)), variable=self.last_read, why=why)
+
+    def _at(self, frames: Iterable[Place]) -> dict[str, Any]:
+        """Where the program is, of these frames."""
+        return innermost(frames, self.files)._asdict()
 
     def __len__(self) -> int:
         return len(self._refs)
@@ -245,25 +246,11 @@ for _name in "eq ne lt le gt ge len iter getitem contains hash mul rmul mod add"
 # -- where we are -----------------------------------------------------------------------------------------------------
 
 
-def _frames(frame: FrameType | None) -> Iterator[tuple[str, int, str]]:
+def _frames(frame: FrameType | None) -> Iterator[Place]:
     """Innermost first."""
     while frame is not None:
-        yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        yield Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
-
-
-def _raised_in(trace: TracebackType | None) -> Iterator[tuple[str, int, str]]:
-    """Innermost first."""
-    found = []
-    while trace is not None:
-        found.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame.f_code.co_name))
-        trace = trace.tb_next
-    return reversed(found)
-
-
-def _own_frame(frames: Iterator[tuple[str, int, str]], files: set[str]) -> tuple[str, int, str]:
-    """The innermost frame in one of the files."""
-    return next((frame for frame in frames if frame[0] in files), ("", 0, ""))
 
 
 def line_of(files: set[str]) -> int:

@@ -205,6 +205,11 @@ class Program(Generic[R]):
         except TypeError as error:
             raise TypeError(f"{self.name}{self._signature}: {error}") from None
 
+    @property
+    def signature(self) -> inspect.Signature:
+        """Its arguments, as callers see them: without the state."""
+        return self._signature
+
     def habits(self) -> Habits | None:
         """What runs of the program have shown, if anything was learnt."""
         book = learnt()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from .learnt import Habits, learnt
 from .loop import submit
 from .passes import constant_prefix, going_on, last_uses, parallel_groups, steps_left
 from .program import Program
+from .targets import failing, taking
 
 _DRAWINGS: Final[dict[str, Callable[[Graph], str]]] = {"mermaid": as_mermaid, "dot": as_dot, "svg": as_svg}
 
@@ -38,17 +39,15 @@ def report(
     """Compile the program for the arguments and write what is known of it, as `form` says, to the file or to standard
     output. A `backend` counts tokens as `model` has them. Raises `ConfigError` for arguments that the program does not
     take, or fails with, and what the backend raises."""
-    try:
+    with taking():
         program.given(**arguments)
-    except TypeError as error:
-        raise ConfigError(f"{error}; give arguments with -a name=value") from None
     graph = _compiled(program, arguments, backend)
     if form in _DRAWINGS:
         _write(_DRAWINGS[form](graph), out)
         return
     if (book := learnt()) is not None:
         book.load()
-    opened, habits = program.compile(backend=backend), program.habits()
+    opened, habits = _opened(program, backend), program.habits()
     cost = submit(estimate(graph, backend, habits, opened=opened, name=model)).result()
     if form == "json":
         _write(as_json(graph, opened, cost) + "\n", out)
@@ -64,13 +63,28 @@ def report(
 
 
 def _compiled(program: Program[Any], arguments: dict[str, Any], backend: TokenBackend | None) -> Graph:
-    try:
+    with failing(program, ConfigError):
         graph = program.compile(**arguments, backend=backend)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{program.name} fails with these arguments: {type(error).__name__}: {error}") from error
     if graph.ending is not None and graph.ending.fault:
-        raise ConfigError(f"{program.name} fails with these arguments: {graph.ending}")
+        raise ConfigError(f"{program.name}: {graph.ending}")
     return graph
+
+
+def _opened(program: Program[Any], backend: TokenBackend | None) -> Graph:
+    """The program with its arguments left open; nothing of it where it fails so."""
+    try:
+        return program.compile(backend=backend)
+    except Exception:  # the arguments that it is compiled for are others than those which it has by itself
+        return Graph(program=program.name, nodes=())
+
+
+def listing(programs: Mapping[str, Program[Any]], out: Path | None) -> None:
+    """Write the programs' names, their parameters and what they say of themselves, one a line."""
+    lines = []
+    for name, program in programs.items():
+        about = (program.__doc__ or "").strip().partition("\n")[0]
+        lines.append(f"{name}{program.signature}{'  ' if about else ''}{about}\n")
+    _write("".join(lines), out)
 
 
 def _write(text: str, out: Path | None) -> None:
@@ -169,7 +183,8 @@ def show(graph: Graph, opened: Graph, cost: Estimate, habits: Habits | None, ech
     )
     prefix = " ".join(_beginning(opened).split())
     if prefix:
-        echo(f"every run begins with {cost.prefix} tokens: {escape(prefix if len(prefix) < 80 else prefix[:79] + '…')}")
+        begins = prefix if len(prefix) < 80 else prefix[:79] + "…"
+        echo(f"every run begins with {_count(cost.prefix, 'token')}: {escape(begins)}")
     if habits is not None and graph.is_static:  # runs with other arguments may have had other steps
         habits = habits.only({step.name for step in graph.steps})
     if habits is not None and habits.steps:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 from uuid import uuid4
@@ -23,6 +24,7 @@ from .expressions import Sampling
 from .journal import Asked, Journal
 from .loop import post, see_off
 from .outlook import Outlook
+from .raised import text_of
 from .values import Meta, Promised
 
 Listener = Callable[[str, str, "str | ProgramError"], None]
@@ -31,6 +33,9 @@ Listener = Callable[[str, str, "str | ProgramError"], None]
 
 BEYOND = 64
 """Steps that may be written after the budget is spent."""
+
+_within: ContextVar[tuple[str, ...]] = ContextVar("bosquet_within", default=("",))
+"""The run whose sub-program this code belongs to, and the names of such programs, outermost first."""
 
 
 @dataclass(slots=True)
@@ -100,11 +105,27 @@ class Run:
         lacks = f"{type(self.backend).__name__} cannot do {capability!r}: {CAPABILITIES[capability]}"
         raise Unsupported(f"{self.place(branch, step)}: {lacks}", capability)
 
-    def place(self, branch: str, step: str | None = None) -> str:
-        """A place in the program, as messages begin with it."""
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The run's program and those within it to which the code that asks belongs, outermost first."""
+        run, *inner = _within.get()
+        return (self.program, *inner) if run == self.id else (self.program,)
+
+    @contextmanager
+    def entered(self, program: str) -> Iterator[None]:
+        """What is written inside belongs to this program, which stands in the one that goes on here."""
+        token = _within.set((self.id, *self.programs[1:], program))
+        try:
+            yield
+        finally:
+            _within.reset(token)
+
+    def place(self, branch: str, step: str | None = None, programs: tuple[str, ...] = ()) -> str:
+        """A place in the program, as messages begin with it. `programs` as they were when the step was written."""
         at = f"step {step!r}" if step else ""
         at += f"{' in ' if step else ''}branch {branch}" if branch else ""
-        return f"{self.program}: {at}" if at else self.program
+        path = " > ".join(programs or self.programs)
+        return f"{path}: {at}" if at else path
 
     def check_budget(self, branch: str, step: str) -> None:
         """Before a step is written. A program that only writes would go on for ever after its budget is spent: its
@@ -114,27 +135,31 @@ class Run:
             if self._beyond > BEYOND:
                 raise self.error(branch, step, self.ledger.over)
 
-    def error(self, branch: str, step: str, cause: BaseException, prompt: str = "") -> ProgramError:
-        """`cause` as the failure of one step, whose prompt ended so. What stopped a step that was not reached is the
-        step that failed first, however many stand between the two. What was cancelled because the budget is spent, or
-        was not reached, is a `BudgetExceeded` too."""
+    def error(
+        self, branch: str, step: str, cause: BaseException, prompt: str = "", programs: tuple[str, ...] = ()
+    ) -> ProgramError:
+        """`cause` as the failure of one step, whose prompt ended so; `programs` are those it was written in (now, if
+        they are not said). What stopped a step that was not reached is the step that failed first, however many stand
+        between the two. What was cancelled because the budget is spent, or was not reached, is a `BudgetExceeded`
+        too."""
+        programs = programs or self.programs
         if isinstance(cause, ProgramError) and isinstance(cause.__cause__, ProgramError):
             cause = cause.__cause__
         over = self.ledger.over
         if isinstance(cause, asyncio.CancelledError):
             why = " was cancelled" if over is None else f" was cancelled: {over}"
         elif isinstance(cause, ProgramError):
-            first = str(cause).removeprefix(f"{self.program}: ")
+            first = str(cause).removeprefix(f"{' > '.join(programs)}: ")
             why = f" was not reached, because an earlier one failed: {first}"
         else:
-            why = f": {str(cause) or type(cause).__name__}"
-        message = f"{self.place(branch, step)}{why}"
+            why = f": {text_of(cause) or type(cause).__name__}"
+        message = f"{self.place(branch, step, programs)}{why}"
         if over is not None and isinstance(cause, asyncio.CancelledError | Spent | BudgetExceeded):
             error: ProgramError = BudgetExceeded(
-                message, program=self.program, step=step, limit=over.limit, prompt=prompt
+                message, program=self.program, step=step, limit=over.limit, prompt=prompt, programs=programs
             )
         else:
-            error = ProgramError(message, program=self.program, step=step, prompt=prompt)
+            error = ProgramError(message, program=self.program, step=step, prompt=prompt, programs=programs)
         error.__cause__ = cause
         return error
 

@@ -5,9 +5,11 @@ Knows nothing of how calls run (`branch` does). Writing to a state returns at on
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -142,8 +144,18 @@ class State:
         )
 
     def entered(self, program: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function of another program, to be called with this state."""
-        return function
+        """The function of another program, to be called with this state: what it writes is known to be its own."""
+        inside = partial(self._branch.run.entered, program)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with inside():
+                return function(*args, **kwargs)
+
+        async def arun(*args: Any, **kwargs: Any) -> Any:
+            with inside():
+                return await function(*args, **kwargs)
+
+        return arun if inspect.iscoroutinefunction(function) else run
 
     # -- forks --------------------------------------------------------------------------------------------------------
 
@@ -230,7 +242,7 @@ class State:
 
     @property
     def _program(self) -> str:
-        return self._branch.run.program
+        return self._branch.run.place("")
 
     def _transcript(self, what: str) -> Transcript:
         if inside_a_loop():

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from ..types import ToolCall
 from .arguments import half_character
 from .loop import language_loop
+from .raised import said
 from .tool import InvalidArguments, Tool
 
 THREADS: Final = 16
@@ -90,14 +91,16 @@ class Workplace:
             arguments = tool.arguments(call.arguments)
         except InvalidArguments as error:
             return ended(f"invalid arguments: {_sayable(str(error))}", _Outcome(None, error, 0.0))
+        except Exception as error:  # a check that the tool's author wrote
+            return ended(_sayable(said(error)), _Outcome(None, error, 0.0))
         outcome = await self._call(tool, arguments, threads)
         if outcome.error is None:
             try:
                 return ended(_as_text(outcome.value), outcome)
-            except ValueError as error:  # pydantic's PydanticSerializationError is one
+            except Exception as error:  # what JSON cannot say, and what a value raises that is asked what it is
                 outcome = outcome._replace(error=error)
         assert outcome.error is not None
-        return ended(_error_text(outcome.error), outcome)
+        return ended(_sayable(said(outcome.error)), outcome)
 
     async def _call(self, tool: Tool[..., Any], arguments: dict[str, Any], threads: ThreadPoolExecutor) -> _Outcome:
         context = self._context.copy()
@@ -150,11 +153,6 @@ def _as_text(value: Any) -> str:
     if (fault := half_character(value)) is not None:
         raise ValueError(f"the result {fault}")
     return value
-
-
-def _error_text(error: BaseException) -> str:
-    said = str(error)
-    return _sayable(f"{type(error).__name__}: {said}" if said else type(error).__name__)
 
 
 def _sayable(text: str) -> str:

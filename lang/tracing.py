@@ -28,6 +28,9 @@ from .values import Variable
 _PATIENCE: Final = 100
 """Turns of the event loop without anything new, after which an async function must be waiting for something outside."""
 
+MOST: Final = 4_000
+"""Texts, steps, forks and branches that are followed: a program that writes for ever has no end to be found."""
+
 
 class _Anything:
     """The backend of a trace that is told of none: it can do everything, and is never asked to."""
@@ -91,11 +94,13 @@ class Trace:
         self.within: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("bosquet_within", default=())
         self.flows = Flows(is_async)
         self._first_call = first_call
+        self._left = MOST
 
     def add(self, kind: Kind, branch: TracedBranch, written: Sequence[Written] = (), **more: Any) -> Node:
         """Write down what the program does next in the branch."""
         if self.marks.ending is not None:  # the program has caught what told it to stop
             raise DataDependent(str(self.marks.ending))
+        self.take(1)
         refs = [part for text in written if isinstance(text, Said) for part in text.parts if isinstance(part, Ref)]
         node = Node(
             id=len(self.nodes),
@@ -116,6 +121,12 @@ class Trace:
         if self._first_call and (node.is_step or kind == "fork"):
             raise _Enough
         return node
+
+    def take(self, count: int) -> None:
+        """Of the nodes and branches that may be, so many come now. Where there are no more, the static part ends."""
+        if count > self._left:
+            self.marks.stop("", f"it writes more than {MOST:,} texts, steps and branches, and is followed no further")
+        self._left -= count
 
     def read(self, label: str, nodes: Sequence[int]) -> None:
         """The program has read a variable."""
@@ -168,6 +179,7 @@ class TracedBranch(Branch):
             self.trace.add("text", self, self._written())
 
     def fork(self, count: int) -> list[Branch]:
+        self.trace.take(max(0, count))
         children = cast(list[TracedBranch], super().fork(count))
         node = self.trace.add("fork", self, self._written(), branches=tuple(child.path for child in children))
         for child in children:
@@ -243,6 +255,7 @@ class TracedState(State):
 
     def entered(self, program: str, function: Callable[..., Any]) -> Callable[..., Any]:
         trace = self._branch.trace
+        within = super().entered(program, function)
 
         def begin() -> contextvars.Token[tuple[int, ...]]:
             trace.marks.files.add(function.__code__.co_filename)
@@ -252,14 +265,14 @@ class TracedState(State):
         def run(*args: Any, **kwargs: Any) -> Any:
             outside = begin()
             try:
-                return function(*args, **kwargs)
+                return within(*args, **kwargs)
             finally:
                 trace.within.reset(outside)
 
         async def arun(*args: Any, **kwargs: Any) -> Any:
             outside = begin()
             try:
-                return await function(*args, **kwargs)
+                return await within(*args, **kwargs)
             finally:
                 trace.within.reset(outside)
 

@@ -147,7 +147,14 @@ class Transcript(NamedTuple):
     @property
     def text(self) -> str:
         """As the model sees it, control text of the template included; the last turn's closing may still be missing.
-        A transcript that no template has touched shows its turns as `role: text`."""
+        Turns that no template has touched stand there as `role: text`."""
         if self.turns and not self.gaps:
-            return "\n".join(turn.shown for turn in self.turns)
-        return self.rendered + "".join(op.text for op in self.pending if isinstance(op, Write))
+            return self.shown
+        return self.rendered + "".join(
+            f"\n{op.role}: " if isinstance(op, Open) else op.text for op in self.pending if not isinstance(op, Close)
+        )
+
+    @property
+    def shown(self) -> str:
+        """Turns as `role: text`, and plain text as it is: the same before a template has touched them and after."""
+        return "\n".join(turn.shown for turn in self.turns) if self.turns else self.plain

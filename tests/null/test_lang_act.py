@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from fakes_lang import FakeBackend, folding, written
 from fakes_lang_tools import MESSAGES, aagent, add, agent, fail, scripted, shout
 from moved_clock import language_clock
+from pydantic import AfterValidator
 
 import bosquet.lang as bosquet
 from bosquet.errors import ProgramError, Unavailable
@@ -156,6 +157,32 @@ def test_what_the_model_is_told_of_a_result(value: Any, told: str, kind: Any, ca
     assert result.messages[2]["content"] == call.text
     assert call.value is value
     assert (call.error is None) if kind is None else isinstance(call.error, kind)
+
+
+def checked(value: int) -> int:
+    raise LookupError("in the check")
+
+
+def test_what_the_code_of_others_raises_besides_is_told_too() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    @bosquet.tool
+    def mute() -> None:
+        "Raise what cannot say why."
+        raise Mute
+
+    @bosquet.tool
+    def check(a: Annotated[int, AfterValidator(checked)]) -> None:
+        "Never called."
+
+    calls = written("mute") + written("check", a=1)
+    acted = agent.run(mute, check, backend=scripted(calls, "ok")).value
+    assert [call.text for call in acted.calls] == ["Mute", "LookupError: in the check"]
+    assert [type(error) for error in acted.errors] == [Mute, LookupError]
+    with pytest.raises(ProgramError, match="agent: step 'act': Mute"):
+        agent.run(mute, backend=FakeBackend(script={"act": Mute()}))
 
 
 def test_error_texts_that_cannot_be_sent_are_mended() -> None:

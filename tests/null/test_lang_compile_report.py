@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import bosquet.lang as bosquet
 from bosquet.cli import app
-from bosquet.errors import ConfigError
+from bosquet.errors import BosquetError, ConfigError
 from bosquet.lang import State, drawing, gen, learnt, select
 from bosquet.lang.estimate import Estimate, estimate
 from bosquet.lang.graph import Graph
@@ -107,7 +107,7 @@ def test_without_one_four_characters_are_a_token_and_it_says_so() -> None:
     assert cost.counted_by.startswith("4 characters a token")
     first = next(iter(cost.steps.values()))
     assert first.prompt == -(-len("Be fair to the other side.Is tea good?") // 4)
-    assert cost_of(debate.compile()).prefix == len("Be fair to the other side.Is ") // 4
+    assert cost_of(debate.compile()).prefix == -(-len("Be fair to the other side.Is ") // 4)
 
 
 def test_what_runs_have_shown_replaces_what_is_allowed() -> None:
@@ -191,7 +191,7 @@ def test_the_command_prints_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     said = run(f"{EXAMPLES}/tree_of_thought.py:search")
     assert "static up to line 24, in score: .scores needs the value of meta(rating)" in said
     said = run(f"{EXAMPLES}/batch.py:capital")
-    assert "every run begins with 15 tokens: You know the capitals of all countries.What is the capital of" in said
+    assert "every run begins with 16 tokens: You know the capitals of all countries.What is the capital of" in said
 
 
 def test_the_command_draws_and_writes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,15 +226,15 @@ def test_tokens_are_counted_by_a_model_that_is_named(monkeypatch: pytest.MonkeyP
 def test_mistakes_of_the_command_are_one_line() -> None:
     for words, said in (
         ((f"{EXAMPLES}/skeleton.py:nothing",), "no program named nothing; it has advise"),
-        ((f"{EXAMPLES}/skeleton.py",), "of which program? it has advise"),
-        ((f"{EXAMPLES}/programs_http.py",), "of which program? decorate one with @bosquet.program"),
+        ((f"{EXAMPLES}/skeleton.py", "-f", "svg"), "of which program? it has advise"),
+        ((f"{EXAMPLES}/programs_http.py",), "has no program; decorate one with @bosquet.program"),
         (
             (f"{EXAMPLES}/skeleton.py:advise", "-a", "points=three"),
             "line 20, in advise: TypeError: 'str' object cannot",
         ),
         (
             (f"{EXAMPLES}/skeleton.py:advise", "-a", "points=three", "-a", "question=a"),
-            "advise fails with these arguments: TypeError: 'str' object cannot be interpreted as an integer",
+            "advise: line 20, in advise: TypeError: 'str' object cannot be interpreted as an integer",
         ),
         ((f"{EXAMPLES}/skeleton.py:advise", "-a", "colour=red"), "unexpected keyword argument 'colour'"),
         (("nowhere.py:advise",), "existing file"),
@@ -243,6 +243,84 @@ def test_mistakes_of_the_command_are_one_line() -> None:
         done = CliRunner().invoke(app, ["compile", *words])
         assert isinstance(done.exception, ConfigError), words
         assert said in str(done.exception)
+
+
+FAULTY = """import bosquet
+from bosquet import gen
+
+@bosquet.program
+def loop(s, n=1):
+    \"\"\"Never ends.
+
+    Really.\"\"\"
+    while True:
+        s.user("x")
+
+@bosquet.program
+def boom(s, n=1):
+    s.user("hi")
+    if n == 1:
+        raise ValueError("no\\ngood")
+
+@bosquet.program
+def deep(s):
+    s.user("hi")
+    deep(s)
+"""
+
+
+def failing(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, words)
+    if isinstance(done.exception, ConfigError):  # `main` says it on one line
+        return 2, str(done.exception)
+    assert isinstance(done.exception, BosquetError), done.output
+    return 1, str(done.exception)
+
+
+def test_what_a_file_or_a_program_raises_is_one_line_that_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bosquet.cli._backend", lambda model, url: nullcontext(FakeBackend()))
+    for name, text, said in (
+        ("syntax.py", "import os\ndef f(:\n", ", line 2: SyntaxError: invalid syntax"),
+        ("raises.py", "import os\n\n1 / 0\n", ", line 3: ZeroDivisionError: division by zero"),
+        ("leaves.py", "import sys\nsys.exit(3)\n", ", line 2: SystemExit: 3"),
+    ):
+        (path := tmp_path / name).write_text(text)
+        for command in ("compile", "run"):
+            assert failing(command, f"{path}:a") == (2, f"{path}{said}")
+    (path := tmp_path / "faulty.py").write_text(FAULTY)
+    raised = "boom: line 16, in boom: ValueError: no good"
+    assert failing("compile", f"{path}:boom") == (2, raised)
+    assert failing("run", f"{path}:boom") == (1, raised)
+    for command, code in (("compile", 2), ("run", 1)):
+        found, said = failing(command, f"{path}:deep")
+        assert found == code
+        assert re.match(r"deep: line 2[01], in deep: RecursionError: maximum recursion depth exceeded", said)
+        assert "\n" not in said
+    assert run(f"{path}:boom", "-a", "n=2").startswith("boom: 0 steps")  # though it fails with its own default
+
+
+def test_a_file_alone_lists_its_programs(tmp_path: Path) -> None:
+    (path := tmp_path / "listed.py").write_text(FAULTY)
+    listed = "loop(n=1)  Never ends.\nboom(n=1)\ndeep()\n"
+    assert run(str(path)) == listed
+    assert run(str(path), "-o", str(tmp_path / "list.txt")) == ""
+    assert (tmp_path / "list.txt").read_text() == listed
+
+
+def test_a_short_text_is_a_token() -> None:
+    @bosquet.program(max_tokens=1)
+    def hello(s: State) -> None:
+        s.user("hi")
+        for side in s.fork(3):
+            side.user("a")
+            side.assistant(gen("x"))
+
+    cost = cost_of(hello.compile())
+    assert cost.prefix == 1
+    assert [step.prompt for step in cost.steps.values()] == [2, 2, 2]  # a fork is a token boundary
+    assert cost.by_forks == 2
 
 
 def test_an_error_of_the_program_is_told_from_one_of_a_placeholder() -> None:

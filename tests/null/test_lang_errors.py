@@ -115,6 +115,50 @@ def test_a_generation_that_ends_without_a_reason_is_an_error() -> None:
         echo.run("hi", backend=Cut())
 
 
+def test_the_path_of_programs_is_said_of_what_fails_in_an_inner_one() -> None:
+    @bosquet.program(temperature=0)
+    def inner(s: bosquet.State) -> None:
+        s.assistant(bosquet.gen("in"))
+        with pytest.raises(RuntimeError, match=r"^a?outer > (ainner > )?inner: (branch 1: )?text outside a turn"):
+            s += "loose"
+
+    @bosquet.program
+    async def ainner(s: bosquet.State) -> None:
+        inner(s)
+
+    @bosquet.program
+    def outer(s: bosquet.State) -> None:
+        s.user("Go.")
+        inner(s)
+        s.user("And?")
+        s.assistant(bosquet.gen("out"))
+
+    @bosquet.program
+    async def aouter(s: bosquet.State) -> None:
+        first, second = s.fork(2)
+        second.user("Go.")
+        await asyncio.gather(ainner(second))  # type: ignore[arg-type]
+        first.user("Go.")
+        first.assistant(bosquet.gen("x"))
+        s.join([first, second])
+
+    result = outer.run(backend=FakeBackend(script={"in": Overloaded("full")}))
+    with pytest.raises(ProgramError) as caught:
+        result["in"]
+    assert str(caught.value) == "outer > inner: step 'in': full"
+    assert (caught.value.program, caught.value.programs) == ("outer", ("outer", "inner"))
+    with pytest.raises(ProgramError) as caught:
+        result["out"]
+    assert caught.value.programs == ("outer",)
+    assert str(caught.value).endswith("an earlier one failed: outer > inner: step 'in': full")
+    script = {"in": Overloaded("full"), "x": Overloaded("full")}
+    branches = aouter.run(backend=FakeBackend(script=script))
+    with pytest.raises(ProgramError, match=r"^aouter > ainner > inner: step 'in' in branch 1: full"):
+        branches["in"]
+    with pytest.raises(ProgramError, match=r"^aouter: step 'x' in branch 0: full"):
+        branches["x"]
+
+
 # -- cancelling -------------------------------------------------------------------------------------------------------
 
 

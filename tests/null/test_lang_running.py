@@ -194,7 +194,7 @@ def test_an_error_carries_the_end_of_the_prompt_and_shows_it() -> None:
     result = failing.run(backend=FakeBackend(script={"x": "ab", "y": Overloaded("full")}))
     with pytest.raises(ProgramError) as caught:
         result["y"]
-    assert caught.value.prompt.endswith("last one.<|im_end|>\n<|im_start|>assistant\nSo: ab")
+    assert caught.value.prompt.endswith("last one.\nassistant: So: ab")
     assert caught.value.prompt.startswith("…")
     assert len(caught.value.prompt) == 201
     assert str(caught.value) == "failing: step 'y': full"
@@ -206,6 +206,32 @@ def test_an_error_carries_the_end_of_the_prompt_and_shows_it() -> None:
     assert caught.value.prompt == "", "it was not reached"
     assert isinstance(caught.value.__cause__, ProgramError)
     assert "last one." in caught.value.__cause__.prompt
+
+
+@pytest.mark.parametrize("calls", [0, 1])
+def test_the_end_of_the_prompt_shows_turns_whether_they_were_encoded_or_not(calls: int) -> None:
+    @bosquet.program
+    def typed(s: bosquet.State) -> None:
+        s.user("aaa")
+        s.assistant(bosquet.gen("x") if calls else "ab")
+        s.user("bbb")
+        s.assistant("well, " + bosquet.gen("y", schema=dict))
+
+    result = typed.run(backend=FakeBackend(script={"x": "ab", "y": "no"}))
+    with pytest.raises(ProgramError) as caught:
+        result["y"]
+    assert caught.value.prompt == "user: aaa\nassistant: ab\nuser: bbb\nassistant: well, "
+
+
+def test_turns_that_no_call_has_needed_are_told_apart_in_the_text() -> None:
+    @bosquet.program
+    def parting(s: bosquet.State) -> None:
+        s.user("aaa")
+        s.assistant(bosquet.gen("x"))
+        s.user("bye")
+
+    said = parting.run(backend=FakeBackend(script={"x": "ab"})).text
+    assert said == "<|im_start|>user\naaa<|im_end|>\n<|im_start|>assistant\nab\nuser: bye"
 
 
 def test_a_value_that_is_wrong_carries_its_prompt_too() -> None:
