@@ -77,11 +77,7 @@ class Folder:
         self.fd = self._lock = -1
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
-        try:
-            self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            raise CacheFileRefused(f"{path}: {error.strerror}; expected a folder") from None
-        _check_ours(self.fd, str(path))
+        self.fd = private_folder(path)
         self._lock = self.open("lock", os.O_RDWR | os.O_CREAT)
         if not _locked(self._lock):
             raise CacheFileRefused(f"another engine uses {path}")
@@ -121,6 +117,20 @@ class Folder:
 
     def __del__(self) -> None:
         self.close()
+
+
+def private_folder(path: Path) -> int:
+    """A descriptor of a folder. Raises `CacheFileRefused` when it is another user's, open to others, or a link."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise CacheFileRefused(f"{path}: {error.strerror}; expected a folder") from None
+    try:
+        _check_ours(fd, str(path))
+    except CacheFileRefused:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _check_ours(fd: int, name: str) -> None:

@@ -10,6 +10,7 @@ Knows keys and bytes; nothing of tokens or of what is worth keeping.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
 from ..errors import CacheFileRefused
-from .disk_segments import HEADER_BYTES, Bytes, Folder, Form, Segment, segment_name
+from .disk_segments import HEADER_BYTES, Bytes, Folder, Form, Segment, private_folder, segment_name
 
 QUEUED_BYTES = 128 << 20
 """What may wait to be written."""
@@ -99,7 +100,9 @@ class PageStore:
         self._waiting: dict[bytes, Bytes] = {}  # the oldest first
         self._told: set[str] = set()
         self._paused_until = 0.0
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            root.mkdir(mode=0o700, parents=True)
+        os.close(private_folder(root))
         self._folder = Folder(root / form.fingerprint.hex()[:32])
         self._others = _others(root, self._folder.path)
         self._scan()

@@ -6,7 +6,6 @@ meets text is a token boundary. Knows nothing of requests or of the engine.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -48,22 +47,6 @@ class Branch:
     def is_below(self, other: Branch) -> bool:
         """Forked from it, or from one that is below it."""
         return self.path.startswith(f"{other.path}." if other.path else "") and self is not other
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it holds. What branches share is counted for each."""
-        said = self.transcript
-        turns = sum(_TURN_BYTES + sys.getsizeof(turn.text) for turn in said.turns)
-        pending = sum(sys.getsizeof(op.text) for op in said.pending if isinstance(op, Write))
-        text = sys.getsizeof(said.rendered) + sys.getsizeof(said.plain)
-        return sys.getsizeof(said.ids) + text + turns + pending + sum(map(_size, self.values.values()))
-
-
-_TURN_BYTES = 1000  # with its place in the template, and in what the template has answered lately
-
-
-def _size(value: Value | None) -> int:
-    return sum(map(_size, value)) if isinstance(value, list) else sys.getsizeof(value)
 
 
 class Draft:

@@ -50,8 +50,9 @@ async def generate(
     check_stream_options(body)
     check_queue(1, body.n or 1, services.text.get().info)
     branch = run.branch(body.branch)
-    services.programs.check_room(run.tenant)
-    run.check_room((body.n or 1) - 1)
+    new = body.n if body.n and body.n > 1 else 0  # branches
+    services.programs.check_room(run.tenant, branches=new)
+    run.check_room(new)
     hold = run.hold(branch)
     try:
         written = Written(run, branch, body.name)

@@ -18,13 +18,14 @@ from ...prompts.template import Layout
 from ...prompts.text_side import TextSide
 from ..engine_api import EngineApi
 from .program_branch import Branch
+from .program_sizes import BRANCH_BYTES, Holdings
 
 MAX_RUNS = 256
 """Runs that a tenant may have open."""
 MAX_BRANCHES = 1024
 """Branches that a run may have."""
 MAX_BYTES = 128 << 20
-"""What the branches of a tenant's runs may hold before no more is taken in."""
+"""What the branches of a tenant's runs may hold before no more is taken in; what branches share counts once."""
 LAYOUTS = 4
 """Answers of the chat template that a run keeps. Their size is that of its turns, and counted with them."""
 IDLE_S = 600.0
@@ -58,7 +59,7 @@ class Hold:
 
 
 class OpenRun:
-    """A run. `generations` are under way; `size` is about how many bytes its branches hold."""
+    """A run. `generations` are under way."""
 
     def __init__(self, tenant: str, name: str, side: TextSide, idle_s: float, clock: Callable[[], float]) -> None:
         self.id = f"run-{secrets.token_urlsafe(18)}"
@@ -71,8 +72,7 @@ class OpenRun:
         self.generations: set[Closable] = set()
         self.holds = 0
         self.branches: dict[str, Branch] = {}
-        self.size = 0
-        self._sizes: dict[str, int] = {}
+        self._holdings = Holdings()
         self._clock = clock
         self.used = clock()
         self.add(Branch())
@@ -114,15 +114,18 @@ class OpenRun:
     def remove(self, branch: Branch) -> None:
         """One that is over."""
         del self.branches[branch.path]
-        self.size -= self._sizes.pop(branch.path)
+        self._holdings.forget(branch)
 
     def note(self, branch: Branch) -> None:
         """The branch has changed."""
         self.used = self._clock()
         if branch.path in self.branches:
-            size = branch.size
-            self.size += size - self._sizes.get(branch.path, 0)
-            self._sizes[branch.path] = size
+            self._holdings.note(branch)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes its branches hold."""
+        return self._holdings.size
 
     @property
     def idle(self) -> bool:
@@ -165,10 +168,11 @@ class Programs:
         run.used = self._clock()
         return run
 
-    def check_room(self, tenant: str, size: int = 0) -> None:
-        """Raises Overloaded if what the tenant's runs hold would be too much with `size` bytes more."""
+    def check_room(self, tenant: str, size: int = 0, *, branches: int = 0) -> None:
+        """Raises Overloaded if what the tenant's runs hold would be too much with `size` bytes and so many branches
+        more."""
         held = sum(run.size for run in self._runs.values() if run.tenant == tenant)
-        if held + size > MAX_BYTES:
+        if held + size + branches * BRANCH_BYTES > MAX_BYTES:
             raise Overloaded(f"open runs hold {held >> 20} MiB, at most {MAX_BYTES >> 20}: close those that are over")
 
     async def close(self, run: OpenRun) -> None:

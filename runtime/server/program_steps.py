@@ -68,10 +68,11 @@ async def append(services: Services, run: OpenRun, body: AppendRequest) -> Branc
     return state_of(branch)
 
 
-async def fork(run: OpenRun, body: ForkRequest) -> Forked:
+async def fork(services: Services, run: OpenRun, body: ForkRequest) -> Forked:
     """Branches that have in common what was said up to here, by reference. Raises BranchBusy and Overloaded."""
     branch = run.branch(body.branch)
     run.check_room(body.count)
+    services.programs.check_room(run.tenant, branches=body.count)
     with run.step(branch):
         branch.transcript = await encode_for_fork(branch.transcript, run.side, run.layout)
         children = [branch.fork(branch.transcript) for _ in range(body.count)]

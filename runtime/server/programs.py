@@ -87,22 +87,19 @@ def program_router(services: Services) -> APIRouter:
     @router.post(f"{PATH}/{{run}}/append", **documented(AppendRequest))
     async def append_text(run: str, request: Request, caller: Who) -> Response:
         """Write turns, text or token ids to a branch."""
-        body = await _read(services, request, AppendRequest)
-        found = services.programs.find(caller.tenant, run)
+        found, body = await _step(services, request, caller, run, AppendRequest)
         return json_response(await append(services, found, body))
 
     @router.post(f"{PATH}/{{run}}/generate", **documented(GenerateRequest))
     async def generate_text(run: str, request: Request, caller: Who) -> Response:
         """Let the model go on in a branch, whole or as server-sent events. Several choices become branches."""
-        body = await _read(services, request, GenerateRequest)
-        found = services.programs.find(caller.tenant, run)
+        found, body = await _step(services, request, caller, run, GenerateRequest)
         return await answer_unless_gone(request, generate(services, request, caller, found, body))
 
     @router.post(f"{PATH}/{{run}}/select", **documented(SelectRequest))
     async def select_text(run: str, request: Request, caller: Who) -> Response:
         """Add the likeliest of several texts to a branch."""
-        body = await _read(services, request, SelectRequest)
-        found = services.programs.find(caller.tenant, run)
+        found, body = await _step(services, request, caller, run, SelectRequest)
 
         async def work() -> Response:
             return json_response(await select(services, request, caller, found, body))
@@ -112,16 +109,24 @@ def program_router(services: Services) -> APIRouter:
     @router.post(f"{PATH}/{{run}}/fork", **documented(ForkRequest))
     async def fork_branch(run: str, request: Request, caller: Who) -> Response:
         """Branches that go on from where a branch is. Nothing is copied or computed."""
-        body = await _read(services, request, ForkRequest)
-        return json_response(await fork(services.programs.find(caller.tenant, run), body))
+        found, body = await _step(services, request, caller, run, ForkRequest)
+        return json_response(await fork(services, found, body))
 
     @router.post(f"{PATH}/{{run}}/join", **documented(JoinRequest))
     async def join_branches(run: str, request: Request, caller: Who) -> Response:
         """Collect the variables of branches, which are over."""
-        body = await _read(services, request, JoinRequest)
-        return json_response(join(services.programs.find(caller.tenant, run), body))
+        found, body = await _step(services, request, caller, run, JoinRequest)
+        return json_response(join(found, body))
 
     return router
+
+
+async def _step(services: Services, request: Request, caller: Caller, handle: str, model: type[B]) -> tuple[OpenRun, B]:
+    """The run, and what is to be done in it. That it is the caller's is found first, whatever the body says; it may be
+    over once the body is there."""
+    services.programs.find(caller.tenant, handle)
+    body = await _read(services, request, model)
+    return services.programs.find(caller.tenant, handle), body
 
 
 async def _read(services: Services, request: Request, model: type[B]) -> B:

@@ -24,7 +24,7 @@ from ...types import Segment
 from .flat_text import encoded, find_any, flat, flat_ids, read
 from .services import Text
 from .tool_use import ToolUse
-from .transcript_keys import Meaning, keys, meaning, root
+from .transcript_keys import Meaning, keys, meaning, root, text_of
 from .transcripts import Chain, Link, Print, Record, Transcripts
 
 Messages = Sequence[Mapping[str, Any]]
@@ -143,10 +143,19 @@ class Recall:
             return None
         said = flat_ids(record.answer, self.text.tokenizer)
         assert said is not None, "an answer is kept only where it is text"
-        if shown.startswith(said, start):
-            return start + len(said)
+        as_said = start + len(said) if shown.startswith(said, start) else None
+        if as_said is not None and not self._blanks_moved(record, said):
+            return as_said
         end = find_any(shown, self._ends, start)
-        return end if end is not None and self._same(shown[start:end], said, record.state) else None
+        return end if end is not None and self._same(shown[start:end], said, record.state) else as_said
+
+    def _blanks_moved(self, record: Record, said: str) -> bool:
+        """Whether the turn came back with other white space at its end: what the template shows after the answer may
+        then be the client's."""
+        at = next((self.keys.index(key) for key in record.keys if key in self.keys), None)
+        if at is None or self.messages[at].get("tool_calls"):
+            return False
+        return _blanks(text_of(self.messages[at].get("content"))) != _blanks(said)
 
     def _same(self, shown: str, said: str, state: State | None) -> bool:
         """Whether a turn as the template writes it is an answer as it was generated, but for layout."""
@@ -216,5 +225,9 @@ def _marked(message: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
 
 
 def _before_blanks(text: str, mark: str) -> str:
-    body = text.rstrip()
-    return f"{body}{mark}{text[len(body) :]}"
+    return f"{text.rstrip()}{mark}{_blanks(text)}"
+
+
+def _blanks(text: str) -> str:
+    """White space at the end."""
+    return text[len(text.rstrip()) :]

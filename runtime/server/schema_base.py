@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, FailFast
+from pydantic import BaseModel, ConfigDict, FailFast, model_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -22,6 +22,20 @@ class Body(BaseModel):
     model_config = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, protected_namespaces=()
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def null_is_left_out(cls, value: Any) -> Any:
+        """Also where a field is required, or has a default of its own."""
+        if not isinstance(value, dict) or None not in value.values():
+            return value
+        return {name: given for name, given in value.items() if given is not None or name not in _without_null(cls)}
+
+
+@cache
+def _without_null(kind: type[Body]) -> frozenset[str]:
+    """Fields that are not null when they are left out."""
+    return frozenset(field.alias or name for name, field in kind.model_fields.items() if field.default is not None)
 
 
 @cache

@@ -258,7 +258,15 @@ def test_a_folder_that_cannot_be_trusted_is_refused(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = folder(root)
+    root.symlink_to(tmp_path)
+    with pytest.raises(CacheFileRefused, match="expected a folder"):
+        opened(root)
+    root.unlink()
     root.mkdir()
+    root.chmod(0o777)
+    with pytest.raises(CacheFileRefused, match="prefixes is open to others: its mode is 777"):
+        opened(root)
+    root.chmod(0o700)
     place.write_text("a file")
     with pytest.raises(CacheFileRefused, match="expected a folder"):
         opened(root)

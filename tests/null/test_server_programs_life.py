@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,13 @@ from fakes_programs import Handle, Place, on, toy_engine, toy_text
 from live_server import live, raw_post, wait_for
 
 from bosquet.errors import Overloaded
+from bosquet.prompts.transcript import Turn, Write
 from bosquet.runtime.server import program_runs
 from bosquet.runtime.server.config import ServerConfig
+from bosquet.runtime.server.program_schemas import AppendRequest, ForkRequest, JoinRequest
+from bosquet.runtime.server.program_sizes import BRANCH_BYTES
+from bosquet.runtime.server.program_steps import append, fork, join
+from bosquet.runtime.server.served_text import ServedText
 from bosquet.types import Segment
 
 ASK = [{"role": "user", "content": "ab"}]
@@ -43,9 +50,10 @@ def test_handles_cannot_be_guessed_and_belong_to_their_tenant(tmp_path: Path):
             for step, body in (
                 ("append", {"text": "x"}), ("generate", {}), ("select", {"choices": ["a"]}),
                 ("fork", {"count": 1}), ("join", {"branches": ["0"]}),
+                *((step, {"branch": 0}) for step in ("append", "generate", "select", "fork", "join")),
             ):  # fmt: skip
                 answer = await run(step, status=status, **body)
-                if status == 404:
+                if status == 404:  # whatever the body says
                     assert error_of(answer) == ("handle_not_found", None)
             await place.ask("GET", f"/v1/programs/{run.id}", status=status)
             await run.close(status)
@@ -94,16 +102,90 @@ def test_what_is_counted_is_what_is_held():
         run = await place.open()
         found = place.programs.find("", run.id)
         await run("append", text="x" * 1000)
-        assert 1000 <= found.size < 3000
+        assert 1000 <= found.size - BRANCH_BYTES < 4000
         await run("generate", max_tokens=1)
         assert found.size >= 8 * 1000
         before = found.size
         await run("fork", count=3)
-        assert found.size >= 3 * before
+        assert found.size == before + 3 * BRANCH_BYTES
+        await run("append", branch="1", token_ids=[97])
+        assert found.size >= before + 3 * BRANCH_BYTES + 8 * 1000  # it has its own ids now
         await run("join", branches=["0", "1", "2"])
-        assert found.size == before == sum(branch.size for branch in found.branches.values())
+        assert found.size == before
 
     on(toy_engine(), work)
+
+
+def test_forks_share_what_was_said_and_are_bounded_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(program_runs, "MAX_BYTES", 2_000_000)
+
+    async def work(place: Place) -> None:
+        run, other = await place.open(), await place.open()
+        await run("append", text="ab " * 10_000)
+        for _ in range(5):
+            await run("fork", count=128)
+        await other("append", text="x")
+        held = sum(each.size for each in place.programs._runs.values())
+        monkeypatch.setattr(program_runs, "MAX_BYTES", held + 100_000)
+        refused = await other("fork", count=128, status=429)
+        assert refused["error"]["message"] == "open runs hold 1 MiB, at most 1: close those that are over"
+        await other("generate", n=64, status=429)
+        await other("fork", count=2)
+        await run.close()
+        await other("fork", count=128)
+
+    on(toy_engine(), work, text=toy_text(context_length=100_000))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_counted_stays_right_whatever_is_done(seed: int):
+    """Against a count from the beginning of every object that is there, after each step."""
+    draw = random.Random(seed)
+
+    async def work(place: Place) -> None:
+        services = place.app.state.services
+        run = place.programs.open("", "p", ServedText(services.text.get(), None), None)
+        for number in range(120):
+            branch = draw.choice([*run.branches.values()])
+            children = [each.path for each in run.branches.values() if each.is_forked_from(branch)]
+            match draw.choice(("append", "fork", "join", "value")):
+                case "append":
+                    said = {"token_ids": [97 + number % 20]} if draw.random() < 0.5 else {"text": f"t{number} " * 9}
+                    turns = branch.transcript.turns or (not branch.transcript.plain and draw.random() < 0.5)
+                    said = {"messages": [{"role": "user", "content": f"m{number}"}]} if turns else said
+                    await append(services, run, AppendRequest(branch=branch.path, **said))
+                case "fork" if len(run.branches) < 40:
+                    await fork(services, run, ForkRequest(branch=branch.path, count=draw.randint(1, 3)))
+                case "join" if children:
+                    some = draw.sample(children, draw.randint(1, len(children)))
+                    join(run, JoinRequest(branch=branch.path, branches=some))
+                case "value":
+                    with run.step(branch):
+                        branch.values[draw.choice("ab")] = f"value {number}"
+            assert run.size == _all_that_is_held(run)
+        for branch in [*run.branches.values()]:
+            run.remove(branch)
+        assert run.size == 0
+        await place.programs.close(run)
+
+    on(toy_engine(), work)
+
+
+def _all_that_is_held(run: program_runs.OpenRun) -> int:
+    there: dict[int, Any] = {}
+    for branch in run.branches.values():
+        said = branch.transcript
+        texts = [op.text for op in said.pending if isinstance(op, Write)]
+        turns = [part for turn in said.turns for part in (turn, turn.text, turn.content)]
+        values = [part for value in branch.values.values() for part in _flat(value)]
+        things = [said, said.ids, said.rendered, said.plain, *texts, *turns, *branch.values, *values]
+        there |= {id(thing): thing for thing in things}
+    turn_bytes = 1000 * sum(isinstance(thing, Turn) for thing in there.values())
+    return len(run.branches) * BRANCH_BYTES + turn_bytes + sum(map(sys.getsizeof, there.values()))
+
+
+def _flat(value: Any) -> list[Any]:
+    return [value, *(part for each in value for part in _flat(each))] if isinstance(value, list) else [value]
 
 
 def test_runs_that_nobody_uses_are_closed():

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from fakes_engine import FakeEngine, text_services
 from live_server import post
+from pydantic import ValidationError
 from server_tools import tool
 from tool_grammars import from_spec
 
 from bosquet.errors import GrammarInvalid, InvalidParameter, RequestRejected
 from bosquet.grammar.tools import KNOWN
 from bosquet.runtime.server.body import parse
+from bosquet.runtime.server.program_schemas import AppendRequest, ForkRequest
 from bosquet.runtime.server.schema_base import Body, body_names
 from bosquet.runtime.server.schemas import ALLOWED, CompletionRequest
 from bosquet.types import Output
@@ -37,7 +39,7 @@ def refusal(path: str, body: Any, engine: FakeEngine | None = None) -> tuple[str
 @pytest.mark.parametrize(
     ("value", "param", "words"),
     [
-        (None, "prompt", ["string", "token ids", "1024"]),
+        (None, "prompt", ["required"]),
         ([], "prompt", ["string", "token ids", "empty"]),
         (5, "prompt", ["string", "token ids"]),
         ({}, "prompt", ["string", "token ids"]),
@@ -124,6 +126,30 @@ def test_a_field_that_takes_several_kinds_says_which():
     assert told >= {"prompt", "stop", "schema", "speculation", "a"}
     with pytest.raises(InvalidParameter, match=r"^speculation: must be 'off', or a list of"):
         parse(b'{"speculation": "on"}', CompletionRequest)
+    with pytest.raises(InvalidParameter, match=r"^speculation\[1\]: speculation must be 'off', or a list of"):
+        parse(b'{"speculation": ["forced", "off"]}', CompletionRequest)
+
+
+def test_null_is_the_same_as_leaving_a_field_out():
+    for kind in _bodies():
+        for name, field in kind.model_fields.items():
+            assert _faults(kind, {field.alias or name: None}) == _faults(kind, {}), (kind, name)
+    with pytest.raises(InvalidParameter, match=r"^count: this field is required$"):
+        parse(b'{"count": null}', ForkRequest)
+    with pytest.raises(InvalidParameter, match=r"^messages\[0\].content: this field is required$"):
+        parse(b'{"messages": [{"role": "user", "content": null}]}', AppendRequest)
+
+
+def _bodies(kind: type[Body] = Body) -> list[type[Body]]:
+    return [kind, *(below for each in kind.__subclasses__() for below in _bodies(each))]
+
+
+def _faults(kind: type[Body], data: dict[str, None]) -> set[tuple[Any, str]]:
+    try:
+        kind.model_validate(data)
+    except ValidationError as error:
+        return {(fault["loc"], fault["type"]) for fault in error.errors()}
+    return set()
 
 
 @pytest.mark.parametrize("content", [[], 5, {}])
