@@ -67,7 +67,7 @@ class Drafter:
     def _hold(self, sequence: Sequence, offer: Offer | None, room: int, other: Offer | None = None) -> Draft:
         """What of an offer may come, and what must. Without a grammar, `other` stands beside it where that pays."""
         tokens = () if offer is None else offer.tokens
-        sequence.backed = 0 if offer is None else offer.match
+        sequence.matches = [0 if offer is None else offer.match] * MOST
         if sequence.matcher is not None:
             allowed = sequence.request.speculation
             forced = "forced" in allowed and sequence.request.sampling.logprobs is None
@@ -89,6 +89,7 @@ class Drafter:
             more = min(self.arbiter.branch(offer.match, sequence.verdicts), room - len(tokens))
             both, parents = fork(tokens, other.tokens, more)
             if len(both) > len(tokens):
+                sequence.matches[len(tokens) :] = [other.match] * (MOST - len(tokens))
                 return Draft(both, ["suffix"] * len(both), None, parents=parents)
         return Draft(list(tokens), ["suffix"] * len(tokens), None)
 
@@ -145,7 +146,8 @@ class Drafter:
     def judged(self, sequence: Sequence, draft: Draft, at: int, accepted: bool, rank: int = 0) -> None:
         """The draft's token number `at` was reached, and was right or not; so many others in its place were not."""
         source = draft.sources[at]
-        self.arbiter.learn(source, at if source == "model" else sequence.backed, accepted, rank, sequence.verdicts)
+        match = at if source == "model" else sequence.matches[at]
+        self.arbiter.learn(source, match, accepted, rank, sequence.verdicts)
         sequence.notes.drafted(source, right=accepted)
 
     def drew(self, sequence: Sequence, row: int) -> None:

@@ -152,6 +152,10 @@ class Verdicts:
         """The chance of a token, where in all texts it is `everyone`."""
         return (_OTHERS * everyone + self._right[kind]) / (_OTHERS + self._reached[kind])
 
+    def news(self, kind: int) -> float:
+        """What one more says of other texts, from 1 down: the hundredth of one text says little."""
+        return _OTHERS / (_OTHERS + self._reached[kind])
+
 
 @dataclass(slots=True)
 class Arbiter:
@@ -245,10 +249,11 @@ class Arbiter:
             self._branch += _LEARNS * (accepted - self._branch)
             return
         chances = self._chances[source]
-        kind = _kind(source, match)
-        chances[kind] += _LEARNS * (accepted - chances[kind])
+        kind, news = _kind(source, match), 1.0
         if own is not None and source == "suffix":
+            news = own.news(kind)
             own.learn(kind, accepted)
+        chances[kind] += _LEARNS * news * (accepted - chances[kind])
 
 
 def _kind(source: Source, match: int) -> int:

@@ -225,7 +225,7 @@ class Conversation(NamedTuple):
 def conversations(path: Path) -> list[Conversation]:
     """A line: {"kind": …, "messages": [{"role": …, "content": …}, …]}. Raises `ConfigError`."""
     try:
-        read = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        read = [json.loads(line) for line in path.read_text().split("\n") if line.strip()]
         found = [
             Conversation(
                 str(one.get("kind", "given")),
@@ -235,7 +235,7 @@ def conversations(path: Path) -> list[Conversation]:
         ]
     except OSError as error:
         raise ConfigError(f"--transcripts {path}: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         shape = '{"kind": …, "messages": [{"role": …, "content": …}, …]}'
         raise ConfigError(f"--transcripts {path}: a line is not of the form {shape}: {error!r}") from None
     if not any(message["role"] == "assistant" for one in found for message in one.messages):

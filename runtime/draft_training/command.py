@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -84,14 +85,18 @@ def own_prompts(template: ChatTemplate, console: Console) -> list[Prompt]:
 
 
 def prepare(out: Path, resume: bool) -> None:
-    """Refuse to write over anything."""
+    """Refuse to write over anything, or where nothing can be written."""
     begun = (out / "training" / _RUN).is_file()
     if resume and not begun:
         raise ConfigError(f"out is {out}; --resume goes on with a run, and there is none")
     if not resume and out.is_dir() and any(out.iterdir()):
         said = "it holds a run, and --resume goes on with it" if begun else "it must be empty, or not exist"
         raise ConfigError(f"out is {out}; {said}")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        raise ConfigError(f"out is {out}, where nothing can be written: {error.strerror}") from None
 
 
 def make_draft(
@@ -220,6 +225,8 @@ def write(network: Network, frequent: Ints, out: Path, name: str, target: Target
 def _same_run(path: Path, run: dict[str, Any]) -> None:
     """What is there was begun with the same model, prompts and recipe."""
     known = read_json(path)
+    if path.exists() and not isinstance(known, dict):
+        raise ConfigError(f"out is {path.parent.parent}; what the run there is of cannot be read from {path.name}")
     if known is None:
         replace_text(path, json.dumps(run, indent=1) + "\n")
     elif other := [name for name in run if known.get(name) != json.loads(json.dumps(run[name]))]:

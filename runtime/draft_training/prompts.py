@@ -25,16 +25,19 @@ def read_prompts(path: Path) -> list[Prompt]:
     """Of a .txt file each line is a user's message. Of a .jsonl file each line is an object with "messages" (a
     conversation whose next turn is the assistant's) or "prompt" (plain text to go on with). Blank lines are nothing.
 
-    Raises `ConfigError` with the line that is something else.
+    Raises `ConfigError` with the line that is something else, and for a file without a prompt.
     """
     if path.suffix not in (".txt", ".jsonl"):
         raise ConfigError(f"prompts is {path}; it must be a .txt or .jsonl file")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # other ends of lines stand inside JSON texts
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompts is {path}, which cannot be read: {error}") from None
     read = _line if path.suffix == ".jsonl" else _message
-    return [read(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    prompts = [read(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not prompts:
+        raise ConfigError(f"prompts is {path}, and there is none in it")
+    return prompts
 
 
 def _message(where: str, line: str) -> Prompt:
@@ -44,7 +47,7 @@ def _message(where: str, line: str) -> Prompt:
 def _line(where: str, line: str) -> Prompt:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: not JSON ({error})") from None
     match value:
         case {"messages": [_, *_] as messages} if all(isinstance(message, dict) for message in messages):

@@ -39,7 +39,9 @@ def fetch(model: str, revision: str | None) -> Path:
     except RepositoryNotFoundError:
         raise ModelLoadError(f"{at}: no such file or folder, and the hub has no such model, or it is private") from None
     except LocalEntryNotFoundError:
-        raise ModelLoadError(f"{at}: the hub cannot be reached, and the model is not in the local cache") from None
+        raise ModelLoadError(
+            f"{at}: there is no such folder, the hub cannot be reached, and the model is not in the local cache"
+        ) from None
     except (HfHubHTTPError, OSError) as error:
         raise ModelLoadError(f"{at}: download failed: {_one_line(error)}") from None
 

@@ -39,9 +39,10 @@ def invalid(errors: Sequence[ErrorDetails]) -> InvalidParameter:
         same = [error for error in errors if error["loc"][:at] == location[:at] and len(error["loc"]) > at]
         chosen = max(same, key=lambda error: _reach(error, at + 1))
         rest = chosen["loc"][at + 1 :]
-        if _wrong_kind(chosen) or chosen["type"] == "too_short" or (chosen["type"] == "literal_error" and not rest):
+        within = all(isinstance(part, int) for part in rest)  # the value itself, or one of its items
+        if _wrong_kind(chosen) or chosen["type"] == "too_short" or (chosen["type"] == "literal_error" and within):
             name = next(part for part in reversed(location[:at]) if isinstance(part, str))
-            sentence = ALLOWED.get(name) if all(isinstance(part, int) for part in rest) else None
+            sentence = ALLOWED.get(name) if within else None
             sentence = sentence and (f"{name} {sentence}" if rest else sentence)
     path = field_path(chosen["loc"])
     message = sentence or _plain(path, chosen)

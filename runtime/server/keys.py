@@ -99,7 +99,7 @@ def _json_rows(raw: str, path: str) -> list[tuple[str, Caller]]:
 
 def _line_rows(raw: str, path: str) -> list[tuple[str, Caller]]:
     rows = []
-    for number, line in enumerate(raw.splitlines(), 1):
+    for number, line in enumerate(raw.split("\n"), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue

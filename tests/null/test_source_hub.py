@@ -171,5 +171,7 @@ def test_without_a_network_what_was_fetched_is_still_there(answers: Answers) -> 
 
 
 def test_no_network_is_one_line(answers: Answers) -> None:
-    expected = "grove/other: the hub cannot be reached, and the model is not in the local cache"
+    expected = (
+        "grove/other: there is no such folder, the hub cannot be reached, and the model is not in the local cache"
+    )
     assert answers.offline[1] == {"error": expected}

@@ -278,6 +278,24 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
         command.prepare(tmp_path, resume=True)
 
 
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_where_nothing_can_be_written_is_said_at_once(out: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="nothing can be written"):
+        command.prepare(tmp_path / out, resume=False)
+
+
+@pytest.mark.parametrize("said", ["trunc", "[]", '"a"'])
+def test_a_run_that_cannot_be_told_is_not_gone_on_with(said: str, tmp_path: Path) -> None:
+    path = tmp_path / "training" / "run.json"
+    command._same_run(path, {"prompts": "a"})
+    command._same_run(path, {"prompts": "a"})
+    path.write_text(said)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        command._same_run(path, {"prompts": "a"})
+    assert path.read_text() == said
+
+
 def test_a_run_is_not_gone_on_with_for_other_prompts(target: tuple[Loaded, Any], whole: tuple[Path, Worth]) -> None:
     with pytest.raises(ConfigError, match="another prompts"):
         command.make_draft(target[0], PROMPTS[:-1], whole[0], RECIPE, BOUNDS, QUIET)
@@ -296,8 +314,21 @@ def test_prompts_are_lines_of_text_or_json(tmp_path: Path) -> None:
     assert read_prompts(lines) == [Prompt(tuple(messages)), Prompt(text="Once")]
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\u0085", "\x0c", "\r"])
+def test_only_a_newline_ends_a_line(end: str, tmp_path: Path) -> None:
+    lines = tmp_path / "a.jsonl"
+    lines.write_text(json.dumps({"prompt": f"one{end}two"}, ensure_ascii=False) + "\r\n" + '{"prompt": "b"}')
+    assert [prompt.text for prompt in read_prompts(lines)] == [f"one{end}two", "b"]
+
+
+def test_a_file_without_a_prompt_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(" \n\n")
+    with pytest.raises(ConfigError, match="there is none in it"):
+        read_prompts(tmp_path / "a.txt")
+
+
 @pytest.mark.parametrize(
-    "line", ["{", "[]", '{"messages": []}', '{"prompt": ""}', '{"text": "a"}', '{"messages": ["a"]}']
+    "line", ["{", "[]", "[" * 100_000, '{"messages": []}', '{"prompt": ""}', '{"text": "a"}', '{"messages": ["a"]}']
 )
 def test_a_line_that_is_no_prompt_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
