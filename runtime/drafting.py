@@ -6,6 +6,7 @@ Between the scheduler, which knows sequences, and `speculative`, which knows tok
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from itertools import repeat
 from time import perf_counter
 
 from ..speculative.arbiter import MOST, Arbiter, Verdicts, Worth
@@ -66,8 +67,7 @@ class Drafter:
 
     def _hold(self, sequence: Sequence, offer: Offer | None, room: int, other: Offer | None = None) -> Draft:
         """What of an offer may come, and what must. Without a grammar, `other` stands beside it where that pays."""
-        tokens = () if offer is None else offer.tokens
-        sequence.matches = [0 if offer is None else offer.match] * MOST
+        tokens, match = ((), 0) if offer is None else offer
         if sequence.matcher is not None:
             allowed = sequence.request.speculation
             forced = "forced" in allowed and sequence.request.sampling.logprobs is None
@@ -82,16 +82,16 @@ class Drafter:
                 most_text=self.arbiter.text,
             )
             sequence.notes.mask_seconds += perf_counter() - began
-            return draft
+            return draft._replace(matches=[match] * len(draft.tokens))
         if not tokens:
             return NOTHING
-        if offer is not None and other is not None:
-            more = min(self.arbiter.branch(offer.match, sequence.verdicts), room - len(tokens))
+        if other is not None:
+            more = min(self.arbiter.branch(match, sequence.verdicts), room - len(tokens))
             both, parents = fork(tokens, other.tokens, more)
             if len(both) > len(tokens):
-                sequence.matches[len(tokens) :] = [other.match] * (MOST - len(tokens))
-                return Draft(both, ["suffix"] * len(both), None, parents=parents)
-        return Draft(list(tokens), ["suffix"] * len(tokens), None)
+                matches = [*repeat(match, len(tokens)), *repeat(other.match, len(both) - len(tokens))]
+                return Draft(both, ["suffix"] * len(both), None, parents=parents, matches=matches)
+        return Draft(list(tokens), ["suffix"] * len(tokens), None, matches=[match] * len(tokens))
 
     def _model(self, sequence: Sequence) -> Worth:
         """What the draft model is worth to it."""
@@ -146,7 +146,7 @@ class Drafter:
     def judged(self, sequence: Sequence, draft: Draft, at: int, accepted: bool, rank: int = 0) -> None:
         """The draft's token number `at` was reached, and was right or not; so many others in its place were not."""
         source = draft.sources[at]
-        match = at if source == "model" else sequence.matches[at]
+        match = at if source == "model" else draft.match(at)
         self.arbiter.learn(source, match, accepted, rank, sequence.verdicts)
         sequence.notes.drafted(source, right=accepted)
 

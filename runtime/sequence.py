@@ -58,7 +58,6 @@ class Sequence:
         self.index: SuffixIndex | None = None  # of its own text, once it drafts from it
         self.indexed = 0  # how much of it
         self.verdicts: Verdicts | None = None  # on what was drafted from there
-        self.matches: list[int] = []  # how long the match was, of each token of its newest draft from there
         self.reading: Reading | None = None  # what a draft model has read of it
         self.notes = Notes()
         self.arrival = 0.0

@@ -37,13 +37,19 @@ class Draft(NamedTuple):
     """Tokens to verify in one pass, the source of each, and the mask of each draw: that of the next token and of the
     one after every draft token. No masks without a grammar. `odds` are the distributions [V] that tokens were drawn
     from; None for one that is verified by drawing the target's own and comparing. `parents` makes a tree of it: the
-    number of the draft token that each follows, -1 for what comes first; None: each follows the one before it."""
+    number of the draft token that each follows, -1 for what comes first; None: each follows the one before it.
+    `matches` says of each how much it is backed by, where anything is."""
 
     tokens: list[int]
     sources: list[Source]
     masks: list[MaskRow] | None
     odds: list[npt.NDArray[np.float32] | None] | None = None
     parents: list[int] | None = None
+    matches: Sequence[int] = ()
+
+    def match(self, at: int) -> int:
+        """See `Offer`."""
+        return self.matches[at] if at < len(self.matches) else 0
 
     def parent(self, at: int) -> int:
         """The draft token that number `at` follows, or -1."""

@@ -198,3 +198,9 @@ def test_a_second_guess_is_drafted_where_width_is_cheap() -> None:
         cheap.learn("suffix", 4, accepted=False, rank=1)
     assert cheap.branch(4) == 0, "nor where second guesses are never right"
     assert Arbiter(None).branch(4) == 0
+
+
+def test_each_token_of_a_draft_knows_its_match() -> None:
+    draft = Draft([1, 2, 3], ["suffix"] * 3, None, parents=[-1, 0, 0], matches=[9, 9, 4])
+    assert [draft.match(at) for at in range(3)] == [9, 9, 4]
+    assert Draft([1], ["model"], None).match(0) == 0
