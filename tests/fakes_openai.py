@@ -24,13 +24,15 @@ RECORD = {
 @dataclass
 class FakeOpenAI:
     """`fails(n)` says with what status the n-th POST (from 0) fails, None for well. `gate` is how many requests must be
-    in flight before one is answered. `on_post(n)` is called when the n-th has arrived."""
+    in flight before one is answered; the first `ungated` do not wait. `on_post(n)` is called when the n-th has
+    arrived."""
 
     owner: str = "fake"
     word: str = " w"
     first_s: float = 0.0
     token_s: float = 0.0
     gate: int = 1
+    ungated: int = 0
     cached: int | None = None
     metrics: Callable[[], str] | None = None
     fails: Callable[[int], int | None] = lambda n: None
@@ -104,7 +106,7 @@ class FakeOpenAI:
         self.on_post(number)
         try:
             patience = 1500
-            while self.most_in_flight < self.gate and patience:
+            while number >= self.ungated and self.most_in_flight < self.gate and patience:
                 patience -= 1
                 await asyncio.sleep(0.02)
             status = self.fails(number)

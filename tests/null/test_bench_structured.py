@@ -232,7 +232,7 @@ def asked(server: FakeOpenAI, rounds: int, **more: Any) -> Served:
 
 def test_free_and_held_streams_take_turns_with_prompts_of_one_length() -> None:
     done: list[int] = []
-    with FakeOpenAI(gate=16).running() as server:
+    with FakeOpenAI(gate=16, ungated=2).running() as server:
         served = asked(server, 2, on_pass=lambda: done.append(1))
     assert server.most_in_flight == 16
     assert len(done) == passes(2) == 5
