@@ -91,7 +91,7 @@ class Knowing(Arbiter):
     def begin(self, rows: int) -> None:
         self._rows = rows
 
-    def learn(self, source: object, match: int, accepted: bool) -> None:
+    def learn(self, *told: object) -> None:
         """There is nothing to learn."""
 
 
