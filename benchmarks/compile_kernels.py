@@ -18,6 +18,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 os.environ.pop("TRITON_INTERPRET", None)
@@ -191,10 +192,10 @@ def draws() -> None:
 
 def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for storage in ("bfloat16", "int8", "int4", "fp8"):
-        yield f"layer {storage}", lambda storage=storage: passes(storage, 128, None, BF16)
-        yield f"experts {storage}", lambda storage=storage: experts(storage)
+        yield f"layer {storage}", partial(passes, storage, 128, None, BF16)
+        yield f"experts {storage}", partial(experts, storage)
     for dim in (64, 96, 256):
-        yield f"heads of {dim}", lambda dim=dim: passes("bfloat16", dim, None, BF16, norms=True)
+        yield f"heads of {dim}", partial(passes, "bfloat16", dim, None, BF16, norms=True)
     yield "window", lambda: passes("bfloat16", 128, 64, BF16)
     yield "fp8 cache", lambda: passes("bfloat16", 128, None, FP8)
     yield "invariant", invariant
@@ -210,7 +211,7 @@ def main() -> int:
     book = Book(options.arch)
     driver.set_active(Driver(options.arch))
     JITFunction.run = lambda kernel, *args, **kwargs: book.run(kernel, *args, **kwargs)  # noqa: PLW0108 - binds
-    tiles.architecture = lambda device: f"sm{options.arch}"
+    tiles.architecture = lambda device: f"sm{options.arch}"  # type: ignore[assignment]
     chosen = [(name, work) for name, work in cases() if options.only in name]
     if not chosen:
         parser.error(f"--only {options.only}: there are {', '.join(name for name, _ in cases())}")

@@ -62,7 +62,8 @@ POISONED, NO_DEVICE = 3, 4  # how `gpu.bed` ends, and a process that finds nothi
 def main() -> int:
     options = arguments().parse_args()
     if options.child:
-        return child(*options.child, tiny=False)
+        part, module, path, seconds = options.child
+        return child(part, module, path, seconds, tiny=False)
     chosen = [part for part in PARTS if not options.only or part in options.only]
     if options.tiny:
         interpret()

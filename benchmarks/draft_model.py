@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence as Items
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -49,11 +50,12 @@ TARGET = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 1
 DRAFT = {"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 6}
 
 
-def random_model(sizes: dict[str, int], seed: int, ops: Ops, storage: str) -> Model:
+def random_model(sizes: dict[str, Any], seed: int, ops: Ops, storage: str) -> Model:
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(vocab_size=WIDTH, num_key_value_heads=2, tie_word_embeddings=True, **sizes)
     with tempfile.TemporaryDirectory() as folder:
-        transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+        model: Any = transformers.LlamaForCausalLM(config)
+        model.to(torch.bfloat16).save_pretrained(folder)
         return load_model(open_folder(Path(folder), "random"), torch.float32, ops, stored=storage == "stored")
 
 

@@ -13,6 +13,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,7 +34,7 @@ PROMPTS = (512, 4096)
 SHORT, LONG, FORKED, FORKS = 500, 8000, 4000, 8
 WORTH_NAMING = 0.03  # of a step's time
 
-Case = Callable[[], None]
+Case = Callable[[], object]
 
 
 class Bench:
@@ -113,8 +114,8 @@ def stages(bench: Bench, rows: Sequence[AttentionRow], rounds: int) -> dict[str,
 def measure(kv: torch.dtype, threads: int, rounds: int) -> dict[str, Any]:
     bench, plain = Bench(kv, threads), Bench(kv, threads, cascade=False)
     speed = reading(threads)
-    cases = {
-        **{f"decode {n}": (lambda n=n: bench.run(bench.decode(n, 200))) for n in ROWS},
+    cases: dict[str, Case] = {
+        **{f"decode {n}": partial(bench.run, bench.decode(n, 200)) for n in ROWS},
         "decode 1 short": lambda: bench.run(bench.decode(1, SHORT)),
         "decode 1 long": lambda: bench.run(bench.decode(1, LONG)),
         f"decode {FORKS} short": lambda: bench.run(bench.decode(FORKS, SHORT)),
@@ -122,7 +123,8 @@ def measure(kv: torch.dtype, threads: int, rounds: int) -> dict[str, Any]:
         "forks, no cascade": lambda: plain.run(plain.forks(FORKS, FORKED)),
     }
     seconds = in_turn(cases, rounds)
-    seconds |= in_turn({f"prefill {n}": lambda n=n: bench.run(bench.prompt(n)) for n in PROMPTS}, max(3, rounds // 5))
+    prompts: dict[str, Case] = {f"prefill {n}": partial(bench.run, bench.prompt(n)) for n in PROMPTS}
+    seconds |= in_turn(prompts, max(3, rounds // 5))
     file = resolve("embedded", dtype="stored").gguf
     assert file is not None
     return {

@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import numpy as np
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 LIMIT_MB_PER_MINUTE = 1.0
 JUDGED_S = 60.0

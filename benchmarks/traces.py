@@ -13,7 +13,7 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from bosquet.runtime import wire
 from bosquet.runtime.engine import Bounds, Engine
 from bosquet.runtime.limits import Limits, Vocabulary
 from bosquet.runtime.notes import Notes
-from bosquet.runtime.plan import Plan, Sampled, SampleRow, ScoreRow
+from bosquet.runtime.plan import Move, Plan, Sampled, SampleRow, ScoreRow
 from bosquet.runtime.server.request_metrics import RequestMetrics
 from bosquet.runtime.server.trace_book import TraceBook
 from bosquet.runtime.server.trace_records import RequestRecord
@@ -52,6 +52,9 @@ class Nothing:
     def submit(self, plan: Plan) -> Any:
         return Handle()
 
+    def move(self, moves: Sequence[Move]) -> None:
+        raise AssertionError("nothing is drafted here")
+
     def profile(self) -> dict[str, float]:
         return {}
 
@@ -78,7 +81,7 @@ def engine(rows: int, tokens: int) -> Engine:
 @contextmanager
 def without_notes() -> Iterator[None]:
     kept = Notes.passed, Notes.drew
-    Notes.passed = Notes.drew = lambda *args: None  # type: ignore[method-assign]
+    Notes.passed = Notes.drew = lambda *args: None  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

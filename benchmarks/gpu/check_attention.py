@@ -296,8 +296,8 @@ def _pages(bed: Bed, dtype: torch.dtype) -> Finding:
     store = KvStore(2, kv_heads, pages, dim, dtype, bed.device)
     slots = torch.arange(pages * PAGE, device=bed.device)
     for layer in (0, 1):
-        both = [bed.noise(pages * PAGE, kv_heads, dim, seed=layer + which) for which in (0, 2)]
-        write_kv(store, layer, *both, slots)
+        k, v = (bed.noise(pages * PAGE, kv_heads, dim, seed=layer + which) for which in (0, 2))
+        write_kv(store, layer, k, v, slots)
     held = store.data[1, 0].float()[slots // PAGE, :, slots % PAGE]
     written = far(held, bed.noise(pages * PAGE, kv_heads, dim, seed=1).double())
     want = store.data.view(torch.uint8).clone()

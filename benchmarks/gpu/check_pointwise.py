@@ -64,7 +64,7 @@ def _norms(bed: Bed, counts: tuple[int, ...], width: int, kind: Any) -> Finding:
         both, summed = add_rms_norm(x, residual.clone(), weight, EPS, *([kind] if kind else []))
         if not torch.equal(summed, total):
             return exact(False, "the sum differs")
-        found = steps if kind else off
+        found: Callable[[Any, Tensor], float] = steps if kind else off
         worst = max(worst, found(alone, _normed(x, weight)), found(both, _normed(total, weight)))
     return _judged(worst, kind)
 

@@ -139,8 +139,9 @@ def _numbers(bed: Bed) -> Finding:
     choices = rng.integers(0, 2**31, count)
     right = True
     kinds = ((seeds, torch.int64), (choices, torch.int32), (positions, torch.int64))
+    numbers = [bed.numbers(x, kind) for x, kind in kinds]
     for purpose in Purpose:
-        asked = Counters(*(bed.numbers(x, kind) for x, kind in kinds), int(purpose))
+        asked = Counters(numbers[0], numbers[1], numbers[2], int(purpose))
         want = host_uniforms(seeds.tolist(), choices.tolist(), positions.tolist(), purpose)
         right = right and bool((uniforms(asked).cpu().numpy() == want).all())
     return exact(right, f"{count} of each purpose")
@@ -154,8 +155,8 @@ def _settled(bed: Bed) -> Finding:
     cumulated = draft.double().cumsum(0)
     u = bed.numbers(rng.random((3, count)), torch.float64)
     guesses = torch.searchsorted(cumulated / cumulated[-1], u[0], right=True).clamp(max=width - 1)
-    both = (one.expand(count, width).contiguous() for one in (target, draft))
-    tokens = settle(*both, guesses, u[1], u[2])
+    targets, drafts = (one.expand(count, width).contiguous() for one in (target, draft))
+    tokens = settle(targets, drafts, guesses, u[1], u[2])
     return _chi(tokens, target.double() / target.double().sum())
 
 
@@ -183,29 +184,33 @@ def _chains(bed: Bed) -> Finding:
 def _trees(bed: Bed) -> Finding:
     rng, windows = np.random.default_rng(6), bed.pick(300, 4)
     longest = 15
-    sampled, tokens, parents, first, lengths, want = [], [], [], [], [], []
+    sampled: list[int] = []
+    tokens: list[int] = []
+    parents: list[int] = []
+    first, lengths, want = [], [], []
     for window in range(windows):
         count = int(rng.integers(0, longest + 1))
         above = [-1, *(max(0, parent) for parent in tree(count + 1, window)[1:])]
-        own, drawn = rng.integers(0, 2, count + 1).tolist(), rng.integers(0, 2, count + 1).tolist()
+        own, said = rng.integers(0, 2, count + 1).tolist(), rng.integers(0, 2, count + 1).tolist()
         depth = [0] + [-1] * count
         for node in range(1, count + 1):
             parent = above[node]
-            if depth[parent] >= 0 and drawn[parent] == own[node]:
+            if depth[parent] >= 0 and said[parent] == own[node]:
                 depth[node] = depth[parent] + 1
         best = depth.index(max(depth))
-        path, at = [], best
+        path: list[int] = []
+        at = best
         while at > 0:
             path.insert(0, at)
             at = above[at]
-        want.append((max(depth), drawn[best], path + [-1] * (longest - len(path))))
+        want.append((max(depth), said[best], path + [-1] * (longest - len(path))))
         first.append(len(tokens))
         lengths.append(count)
-        sampled += drawn
+        sampled += said
         tokens += own
         parents += above
-    wide, narrow = torch.int64, torch.int32
-    kinds = ((sampled, wide), (tokens, wide), (parents, narrow), (first, narrow), (lengths, narrow))
-    got = accept_tree(*(bed.numbers(x, kind) for x, kind in kinds), longest)
+    drawn, drafted = (bed.numbers(x, torch.int64) for x in (sampled, tokens))
+    shape = [bed.numbers(x, torch.int32) for x in (parents, first, lengths)]
+    got = accept_tree(drawn, drafted, shape[0], shape[1], shape[2], longest)
     found = list(zip(got.counts.tolist(), got.tokens.tolist(), got.paths.tolist(), strict=True))
     return exact(found == want, f"{windows} trees")

@@ -93,7 +93,7 @@ def config_of(sizes: Sizes, context: int) -> dict[str, Any]:
     }
 
 
-def model_of(bed: Bed, sizes: Sizes, storage: str, make: Make | None = None, context: int = CONTEXT) -> Decoder:
+def model_of(bed: Bed, sizes: Sizes, storage: Any, make: Make | None = None, context: int = CONTEXT) -> Decoder:
     """A Llama of these sizes with its matrices in `storage`."""
     ops = load_ops("triton", storage=storage, device=bed.device)
     folder = ModelFolder(Path("random"), "random", config_of(sizes, context), {}, ())

@@ -174,7 +174,7 @@ def _product(bed: Bed, storage: Any, shape: str, rows: int, eight: bool = False)
     plain = bed.noise(rows, width)
     x = quantize(plain) if eight else plain
     moved = read + rows * (width + outs) * 2
-    return Timed([lambda one=one: linear(x, one) for one in packed], moved, 2 * rows * outs * width, fp8=eight)
+    return Timed([partial(linear, x, one) for one in packed], moved, 2 * rows * outs * width, fp8=eight)
 
 
 def _head(bed: Bed, rows: int) -> Timed:

@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Iterator
 
-import openvino_genai as genai
+import openvino_genai as genai  # type: ignore[import-not-found]
 from openai_http import Piece, Request, Tokens, pieces, serve
 
 

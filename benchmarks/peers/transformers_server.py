@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import transformers
@@ -30,7 +31,7 @@ class Waiting:
     tokens: Tokens
 
 
-class Spread(transformers.generation.streamers.BaseStreamer):  # type: ignore[misc]
+class Spread(transformers.generation.streamers.BaseStreamer):
     """Gives each row of a batch its tokens as they come."""
 
     def __init__(self, batch: list[Waiting]) -> None:
@@ -56,8 +57,9 @@ class Transformers:
     version = transformers.__version__
 
     def __init__(self, model: str, dtype: str, most: int) -> None:
-        self._tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-        self._model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
+        self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(model)
+        self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
+        self._model.eval()
         self._most = most
         self._added: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
