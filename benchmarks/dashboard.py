@@ -3,18 +3,22 @@
     PYTHONSAFEPATH=1 .venv/bin/python benchmarks/dashboard.py [--rounds 5] [--view overview]
 
 The page runs in somebody's browser; what the server has of it are the requests that it makes, at the intervals that it
-makes them (`runtime/dashboard/page`). They come from a process of their own here. Sides alternate; the median of the
-rounds' ratios counts.
+makes them (`runtime/dashboard/page`). They come from a process of their own here, which has begun before the clock
+does. Each side answers prompts that are new, without drafts, and the same number of tokens; which side is first changes
+with each round. The median of the rounds' ratios counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import httpx
 
@@ -27,39 +31,46 @@ VIEWS = {
     "tree": (5.0, "/v1/cache/tree"),
 }
 
-STREAMS, TOKENS, SECONDS = 8, 128, 12.0
+STREAMS, TOKENS, REQUESTS = 8, 128, 4
 
 
 def look(url: str, view: str) -> None:
-    """What the page asks for, until this process is ended."""
+    """What the page asks for, until this process is ended. Says when it has begun."""
     every, path = VIEWS[view]
     with httpx.Client(base_url=url, timeout=30) as client:
-        while True:
+        for at in itertools.count():
             client.get(path).raise_for_status()
+            if at == 0:
+                print("begun", flush=True)
             time.sleep(every)
 
 
-async def speed(url: str, seconds: float) -> float:
-    """Tokens a second of `STREAMS` clients that ask one thing after the other."""
-    tokens = 0
-    end = time.monotonic() + seconds
+@contextmanager
+def looking(url: str, view: str) -> Iterator[None]:
+    """Inside, the page is open."""
+    command = [sys.executable, "-P", __file__, "--view", view, "--look", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as page:
+        try:
+            assert page.stdout is not None
+            page.stdout.readline()
+            yield
+        finally:
+            page.terminate()
 
-    async def client(http: httpx.AsyncClient, number: int) -> None:
-        nonlocal tokens
-        at = 0
-        while time.monotonic() < end:
-            at += 1
-            body = {"prompt": f"Story {number}-{at} of a forest", "max_tokens": TOKENS, "ignore_eos": True, "seed": at}
-            answer = await http.post("/v1/completions", json={"model": model, **body})
-            answer.raise_for_status()
-            if time.monotonic() < end:
-                tokens += answer.json()["usage"]["completion_tokens"]
+
+async def speed(url: str, names: Iterator[int]) -> float:
+    """Tokens a second of `STREAMS` clients that ask one thing after the other."""
+
+    async def client(http: httpx.AsyncClient) -> None:
+        for _ in range(REQUESTS):
+            prompt, seed = f"Story {next(names)} of a forest", next(names)
+            body = {"prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True, "seed": seed, "speculation": "off"}
+            (await http.post("/v1/completions", json=body)).raise_for_status()
 
     async with httpx.AsyncClient(base_url=url, timeout=120) as http:
-        model = (await http.get("/v1/models")).json()["data"][0]["id"]
         began = time.monotonic()
-        await asyncio.gather(*(client(http, number) for number in range(STREAMS)))
-    return tokens / (time.monotonic() - began)
+        await asyncio.gather(*(client(http) for _ in range(STREAMS)))
+    return STREAMS * REQUESTS * TOKENS / (time.monotonic() - began)
 
 
 def main() -> None:
@@ -71,18 +82,16 @@ def main() -> None:
     if options.look:
         look(options.look, options.view)
     with own_server() as url:
-        asyncio.run(speed(url, 5.0))
+        names = itertools.count()
+        asyncio.run(speed(url, names))
         ratios = []
-        for _ in range(options.rounds):
-            without = asyncio.run(speed(url, SECONDS))
-            page = subprocess.Popen([sys.executable, __file__, "--view", options.view, "--look", url])
-            try:
-                beside = asyncio.run(speed(url, SECONDS))
-            finally:
-                page.terminate()
-                page.wait()
-            ratios.append(beside / without)
-            print(f"without {without:7.1f} tok/s   with {beside:7.1f}   {ratios[-1]:.3f}", flush=True)
+        for at in range(options.rounds):
+            found = {}
+            for open_page in (at % 2 == 1, at % 2 == 0):
+                with looking(url, options.view) if open_page else nullcontext():
+                    found[open_page] = asyncio.run(speed(url, names))
+            ratios.append(found[True] / found[False])
+            print(f"without {found[False]:7.1f} tok/s   with {found[True]:7.1f}   {ratios[-1]:.3f}", flush=True)
     print(f"{options.view}: {statistics.median(ratios):.3f} of the speed without the page ({options.rounds} rounds)")
 
 

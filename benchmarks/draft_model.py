@@ -1,12 +1,13 @@
 """What a draft model gives at a set share of right guesses, beside what the formula says for the measured costs.
 
-    PYTHONSAFEPATH=1 .venv/bin/python benchmarks/draft_model.py [--rights 0.6 0.8 0.9] [--tokens 256] [--rounds 3]
+    PYTHONSAFEPATH=1 .venv/bin/python benchmarks/draft_model.py [--rights 0.6 0.8 0.9] [--tokens 256] [--rounds 5]
 
 Target and draft model have random weights (about 300 and 25 million of them, kept in eight bits), so their own guesses
 would never be right. The draft model runs all the same, and then its logits are made to say what the target said
 without drafts, or with the chance left something else. A pass with k guesses yields (1 - r^(k+1)) / (1 - r) tokens at a
 share r of right ones, and takes the time of a pass of k + 1 tokens and of k passes of the draft model, which is timed
-here without an engine. Answers with drafts are compared with those without; a difference ends it with exit code 1.
+here without an engine, in each round beside the answers. Answers with drafts are compared with those without; a
+difference ends it with exit code 1.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def compute(runner: TorchRunner, width: int) -> None:
         runner.logits(runner.submit(plan).hidden, None)
 
 
-def seconds_of(runner: TorchRunner, drafting: TorchRunner, guesses: int, times: int = 15) -> float:
+def seconds_of(runner: TorchRunner, drafting: TorchRunner, guesses: int, times: int = 9) -> float:
     """The median of a pass that verifies so many guesses with the passes that make them, in turn as an engine does: the
     target's weights push the draft model's out of the processor's cache."""
     taken = []
@@ -136,7 +137,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="A draft model at set shares of right guesses.")
     parser.add_argument("--rights", type=float, nargs="+", default=[0.6, 0.8, 0.9])
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     kernels = known_ops()[0]
     ops = load_ops(kernels, storage="int8" if kernels == "native" else "float32")
@@ -149,14 +150,13 @@ def main() -> int:
         runner, cache, Limits(512, 8, 10.0), Bounds(WIDTH, PAGES * PAGE, 8),
         Vocabulary([b"x"] * WIDTH, frozenset(), ()), reuse=False, drafter=Drafter(WIDTH, arbiter, guesser=guesser),
     )  # fmt: skip
-    one = seconds_of(runner, drafting, 0)
-    print(f"a pass takes {one * 1e3:.1f} ms\n")
     print(f"{'right':>6} {'guesses':>8} {'tokens a pass':>14} {'formula':>8} {'measured':>9} {'of formula':>11}")
     differ = 0
     for right in options.rights:
         told.right = right
         arbiter.know(right)
-        off, on, passes, made = [], [], 0, 0
+        count = arbiter.model(told.costs).tokens
+        off, on, alone, drafted, passes, made = [], [], [], [], 0, 0
         for number in range(options.rounds):
             name = f"{right}-{number}"
             seconds, _, want = answer(engine, name, options.tokens, drafts=False)
@@ -164,10 +164,11 @@ def main() -> int:
             told.answers[name] = want
             seconds, taken, said = answer(engine, name, options.tokens, drafts=True)
             on.append(seconds)
+            alone.append(seconds_of(runner, drafting, 0))
+            drafted.append(seconds_of(runner, drafting, count))
             passes, made, differ = passes + taken, made + len(said) - 1, differ + (said != want)
-        count = arbiter.model(told.costs).tokens
         a_pass = (1 - right ** (count + 1)) / (1 - right)
-        formula = a_pass * one / seconds_of(runner, drafting, count)
+        formula = a_pass * sum(alone) / sum(drafted)
         measured = sum(off) / sum(on)
         print(f"{right:6} {count:8} {made / passes:14.2f} {formula:7.2f}x {measured:8.2f}x {measured / formula:11.2f}")
     if differ:
