@@ -1,12 +1,14 @@
 """What a draft model gives at a set share of right guesses, beside what the formula says for the measured costs.
 
     PYTHONSAFEPATH=1 .venv/bin/python benchmarks/draft_model.py [--rights 0.6 0.8 0.9] [--tokens 256] [--rounds 5]
+        [--guesses N]
 
 Target and draft model have random weights (about 300 and 25 million of them, kept in eight bits), so their own guesses
 would never be right. The draft model runs all the same, and then its logits are made to say what the target said
-without drafts, or with the chance left something else. A pass with k guesses yields (1 - r^(k+1)) / (1 - r) tokens at a
-share r of right ones, and takes the time of a pass of k + 1 tokens and of k passes of the draft model, which is timed
-here without an engine, in each round beside the answers. Answers with drafts are compared with those without; a
+without drafts, or with the chance left something else. A pass with k guesses yields 1 + r + ... + r^k tokens at a share
+r of right ones, and takes the time of a pass of k + 1 tokens and of k passes of the draft model, which is timed
+here without an engine, in each round beside the answers. How many it guesses is the engine's choice by the costs it
+measured, or N. Answers with drafts are compared with those without; a
 difference ends it with exit code 1.
 """
 
@@ -43,7 +45,7 @@ from bosquet.runtime.plan import Plan
 from bosquet.runtime.runner import TorchRunner
 from bosquet.runtime.sampler import Sampler
 from bosquet.runtime.sequence import Sequence
-from bosquet.speculative.arbiter import Arbiter, Costs
+from bosquet.speculative.arbiter import Arbiter, Costs, Worth
 from bosquet.types import PAGE, Request, Row, SamplingParams
 
 WIDTH, PAGES, PROMPT = 32_000, 64, 40
@@ -86,13 +88,22 @@ class Told(DraftModel):
 
 
 class Knowing(Arbiter):
-    """Knows the share of right guesses."""
+    """Knows the share of right guesses, and may be told how many to make."""
+
+    guesses: int | None = None
 
     def know(self, right: float) -> None:
         self._chances["model"] = [right] * 4
 
     def begin(self, rows: int) -> None:
         self._rows = rows
+
+    def model(self, drafting: Costs) -> Worth:
+        worth = super().model(drafting)
+        return worth if self.guesses is None else Worth(self.guesses, worth.rate)
+
+    def saves(self, worth: Worth, more: int) -> float:
+        return super().saves(worth, more) if self.guesses is None else float("inf")
 
     def learn(self, *told: object) -> None:
         """There is nothing to learn."""
@@ -138,12 +149,14 @@ def main() -> int:
     parser.add_argument("--rights", type=float, nargs="+", default=[0.6, 0.8, 0.9])
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--guesses", type=int)
     options = parser.parse_args()
     kernels = known_ops()[0]
     ops = load_ops(kernels, storage="int8" if kernels == "native" else "float32")
     runner = TorchRunner(random_model(TARGET, 1, ops, kernels), PAGES)
     drafting = TorchRunner(random_model(DRAFT, 2, ops, kernels), PAGES)
     cache, arbiter = RadixCache(PagePool(PAGES)), Knowing(Costs(measure(runner)))
+    arbiter.guesses = options.guesses
     told = Told(drafting, cache.pool, Costs(measure(drafting)), 1.0)
     guesser = Guesser(told, Sampler(WIDTH), ops.apply_mask, ())
     engine = Engine(
@@ -167,7 +180,7 @@ def main() -> int:
             alone.append(seconds_of(runner, drafting, 0))
             drafted.append(seconds_of(runner, drafting, count))
             passes, made, differ = passes + taken, made + len(said) - 1, differ + (said != want)
-        a_pass = (1 - right ** (count + 1)) / (1 - right)
+        a_pass = sum(right**place for place in range(count + 1))
         formula = a_pass * sum(alone) / sum(drafted)
         measured = sum(off) / sum(on)
         print(f"{right:6} {count:8} {made / passes:14.2f} {formula:7.2f}x {measured:8.2f}x {measured / formula:11.2f}")

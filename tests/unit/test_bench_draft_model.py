@@ -12,9 +12,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.timeout(180)
-def test_it_runs_and_answers_are_the_same() -> None:
+def test_answers_are_the_same_and_a_pass_yields_what_guesses_give() -> None:
+    """How many guesses pay depends on what the machine measures, so it is told. Of the ten tokens after the first, one
+    comes of the pass in which the draft model reads the prompt; two right guesses make three of each pass after it."""
     command = [sys.executable, "-P", str(ROOT / "benchmarks" / "draft_model.py")]
-    command += ["--rights", "0.6", "--tokens", "8", "--rounds", "1"]
+    command += ["--rights", "0", "1", "--guesses", "2", "--tokens", "11", "--rounds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].split()[:2] == ["0.6", "1"], done.stdout
+    found = [line.split()[:3] for line in done.stdout.splitlines()[1:]]
+    assert found == [["0.0", "2", "1.00"], ["1.0", "2", "2.50"]], done.stdout
