@@ -20,8 +20,16 @@ int main(int, char** argv) {
         for (size_t loop = 0; loop < sizes.size(); loop++)
             for (int i = 0; i < sizes[loop]; i++) expected[i] = expected[i] * 3 + (int)loop + 1;
         pool.run([&](bosquet::Team& team) {
-            for (size_t loop = 0; loop < sizes.size(); loop++)
-                team.each(sizes[loop], grains[loop], [&](int64_t i) { seen[i] = seen[i] * 3 + (int)loop + 1; });
+            for (size_t loop = 0; loop < sizes.size(); loop++) {
+                const auto body = [&](int64_t i) { seen[i] = seen[i] * 3 + (int)loop + 1; };
+                if (grains[loop] % 4 == 0) team.fetch(expected.data(), WIDTH * sizeof(int));
+                if (grains[loop] % 2)
+                    team.each(sizes[loop], grains[loop], body);
+                else
+                    team.guided(sizes[loop], grains[loop], [&](int64_t begin, int64_t end) {
+                        for (int64_t i = begin; i < end; i++) body(i);
+                    });
+            }
         });
         if (seen != expected) return printf("job %d\n", job), 1;
         timespec pause{0, 200'000};  // longer than a member spins

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -218,6 +220,32 @@ def test_embedding_and_head_have_eight_bits_where_the_others_have_four(library: 
 def test_four_bit_weights_take_the_bytes_that_the_file_takes(library: Library) -> None:
     blocks = random_blocks("Q4_1", 576, 1536)
     assert NativeLinear(library).pack([blocks]).nbytes == blocks.rows.nbytes
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_weights_take_little_more_than_their_bytes_and_give_them_back() -> None:
+    """They lie in large pages that several share; one of them, and a library that has been closed, harm nobody."""
+    library = Library(usable()[0], 2)
+    native, blocks, x = NativeLinear(library), random_blocks("Q8_0", 576, 1536), torch.randn(3, 1536)
+    alone = NativeLinear(Library(usable()[0], 1))
+    want = alone.linear(x, alone.pack([blocks]))
+    before = resident()
+    weights = [native.pack([blocks]) for _ in range(120)]
+    weights.append(native.pack([random_blocks("Q8_0", 24_000, 1536)]))  # larger than what they share
+    taken, size = resident() - before, sum(weight.nbytes for weight in weights)
+    assert size > 140 << 20
+    assert size < taken < size + (16 << 20)
+    kept = weights[:120:40]
+    assert all(torch.equal(native.linear(x, weight), want) for weight in kept)
+    weights.clear()
+    assert resident() - before < taken - (35 << 20), "the largest goes with its last user"
+    library.close()
+    assert all(torch.equal(alone.linear(x, weight), want) for weight in kept)
+    kept.clear()
+    assert resident() - before < 16 << 20
 
 
 def test_a_row_outside_the_table_is_an_error(library: Library) -> None:

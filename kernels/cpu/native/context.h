@@ -1,10 +1,11 @@
-// What every exported function gets as its first argument: one pool of threads and the memory that ops work in.
+// What every exported function gets as its first argument: one pool of threads, and the memory of weights.
 #pragma once
 
 #include <cstdlib>
 #include <new>
 #include <vector>
 
+#include "arena.h"
 #include "pool.h"
 
 #define BOSQUET_EXPORT extern "C" __attribute__((visibility("default")))
@@ -35,6 +36,7 @@ private:
 
 struct Context {
     Pool pool;
+    Arena weights;
     Context(int threads, const std::vector<int>& cpus) : pool(threads, cpus) {}
 };
 

@@ -1,6 +1,7 @@
 // All layers of a decoder in one call: the members of the pool go through the stages together, so a pass costs one start of
 // the pool, not a call from Python an operation.
 
+#include <algorithm>
 #include <ctime>
 #include <vector>
 
@@ -70,6 +71,8 @@ struct Layer {
             if (part) gate_up.parts.push_back((const Weight*)part);
     }
 };
+
+constexpr size_t FETCHED = 96 << 10;  // what stays in the second cache beside what is worked on
 
 // What a pass spends its time on, in the order of kernels/cpu/forward.py.
 enum Stage : int { EMBED, QKV, ROTARY, ATTENTION, OUT, NORM, GATE_UP, DOWN, QUANTIZE, STAGES };
@@ -152,9 +155,13 @@ void quantize_all(Team& team, const Rows& rows, int64_t width, int64_t count) {
     team.pieces(count, grain(count, team), [&](int64_t begin, int64_t end) { quantize(rows, width, begin, end); });
 }
 
-void feed_forward(Team& team, Pass& pass, const Layer& layer) {
+// Whoever waits from now on fetches the beginning of a weight that is needed soon: memory would idle meanwhile.
+void expect(Team& team, const Weight& weight) { team.fetch(weight.data.get(), std::min(weight.bytes(), FETCHED)); }
+
+void feed_forward(Team& team, Pass& pass, const Layer& layer, const Layer* following) {
     const After after = (After)pass.stack.spec.activation;
     const int64_t inner = layer.down.width;
+    expect(team, layer.down);
     if (fuses(layer)) {
         linear(team, *layer.gate_up.parts[0], pass.hidden_rows, pass.count, after, pass.inner, inner);
     } else {
@@ -170,6 +177,7 @@ void feed_forward(Team& team, Pass& pass, const Layer& layer) {
     pass.spent(team, GATE_UP);
     if (layer.down.form.quantized()) quantize_all(team, pass.inner_rows, inner, pass.count);
     pass.spent(team, QUANTIZE);
+    if (following) expect(team, *following->qkv.parts[0]);
     linear(team, layer.down, pass.inner_rows, pass.count, STORE, pass.output, pass.stack.spec.hidden);
     pass.spent(team, DOWN);
 }
@@ -182,6 +190,8 @@ void forward(Team& team, Pass& pass) {
     pass.spent(team, EMBED);
     for (size_t i = 0; i < stack.layers.size(); i++) {
         const Layer& layer = stack.layers[i];
+        const Layer* following = i + 1 < stack.layers.size() ? &stack.layers[i + 1] : nullptr;
+        expect(team, layer.out);
         project(team, layer.qkv, pass.hidden_rows, pass.count, pass.qkv);
         pass.spent(team, QKV);
         rotate_and_store(team, pass.kv, i, pass.qkv, pass.count, spec.heads, layer.spec.cos, layer.spec.sin, pass.positions,
@@ -191,13 +201,13 @@ void forward(Team& team, Pass& pass) {
         pass.spent(team, ATTENTION);
         if (layer.out.form.quantized()) quantize_all(team, pass.attended_rows, width, pass.count);
         pass.spent(team, QUANTIZE);
+        expect(team, *layer.gate_up.parts[0]);
         linear(team, layer.out, pass.attended_rows, pass.count, STORE, pass.output, spec.hidden);
         pass.spent(team, OUT);
         add_and_norm(team, pass, layer.spec.out_norm, layer.spec.mlp_norm, layer.gate_up.quantized());
         pass.spent(team, NORM);
-        feed_forward(team, pass, layer);
-        const bool more = i + 1 < stack.layers.size() && stack.layers[i + 1].qkv.quantized();
-        add_and_norm(team, pass, layer.spec.down_norm, layer.spec.next_norm, more);
+        feed_forward(team, pass, layer, following);
+        add_and_norm(team, pass, layer.spec.down_norm, layer.spec.next_norm, following && following->qkv.quantized());
         pass.spent(team, NORM);
     }
 }

@@ -201,10 +201,11 @@ void multiply(const Weight& weight, const Rows& rows, int64_t begin, int64_t end
 void linear(Team& team, const Weight& weight, const Rows& rows, int64_t count, After after, float* out, int64_t stride) {
     const int64_t panels = after == STORE ? weight.panels : weight.outs / 2 / PANEL;
     const int64_t chunks = (count + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
-    const int64_t pieces = count <= ROWS_TOGETHER ? std::max<int64_t>(1, panels / (8 * team.count)) : 8;
-    team.each(panels * chunks, pieces, [&](int64_t i) {
-        const int64_t begin = i / panels * ROWS_TOGETHER;
-        multiply(weight, rows, begin, std::min(begin + ROWS_TOGETHER, count), i % panels, after, out, stride);
+    team.guided(panels * chunks, largest_piece(panels, chunks), [&](int64_t from, int64_t to) {
+        for (int64_t i = from; i < to; i++) {
+            const int64_t begin = i / panels * ROWS_TOGETHER;
+            multiply(weight, rows, begin, std::min(begin + ROWS_TOGETHER, count), i % panels, after, out, stride);
+        }
     });
 }
 

@@ -62,10 +62,11 @@ void multiply_wanted(const Weight& weight, const Rows& rows, const Masks& masks,
 void multiply_wanted(Team& team, const Weight& weight, const Rows& rows, const Masks& masks,
                      const std::vector<int32_t>& panels, float* out) {
     const int64_t n = panels.size(), chunks = (masks.count + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
-    const int64_t grain = chunks == 1 ? std::max<int64_t>(1, n / (8 * team.count)) : 8;
-    team.each(n * chunks, grain, [&](int64_t i) {
-        const int64_t begin = i / n * ROWS_TOGETHER, end = std::min(begin + ROWS_TOGETHER, masks.count);
-        multiply_wanted(weight, rows, masks, begin, end, panels[i % n], out);
+    team.guided(n * chunks, largest_piece(n, chunks), [&](int64_t from, int64_t to) {
+        for (int64_t i = from; i < to; i++) {
+            const int64_t begin = i / n * ROWS_TOGETHER, end = std::min(begin + ROWS_TOGETHER, masks.count);
+            multiply_wanted(weight, rows, masks, begin, end, panels[i % n], out);
+        }
     });
 }
 

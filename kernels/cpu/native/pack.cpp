@@ -1,7 +1,5 @@
 // Packs weights, once, at load; and reads rows of packed weights back.
 
-#include <sys/mman.h>
-
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -97,13 +95,11 @@ void pack_block(const Form& form, PlainPanel& plain, int64_t block, uint8_t* to)
     store_scales(to, lane, form.wide);
 }
 
-Weight* make_weight(Form form, int64_t outs, int64_t width, const float* bias) {
+Weight* make_weight(Arena& arena, Form form, int64_t outs, int64_t width, const float* bias) {
     auto weight = std::make_unique<Weight>();
     *weight = {form, outs, width, (outs + PANEL - 1) / PANEL, (width + BLOCK - 1) / BLOCK, nullptr, nullptr};
-    const size_t huge = 2 << 20, bytes = weight->panel_bytes() * weight->panels, edge = bytes >= huge ? huge : 64;
-    weight->data = (uint8_t*)std::aligned_alloc(edge, (bytes + edge - 1) / edge * edge);
+    weight->data = arena.take(weight->bytes());
     if (!weight->data) return nullptr;
-    if (bytes >= huge) madvise(weight->data, bytes, MADV_HUGEPAGE);
     if (bias) {
         weight->bias = (float*)std::calloc(weight->panels * PANEL, 4);
         std::memcpy(weight->bias, bias, outs * 4);
@@ -160,9 +156,10 @@ BOSQUET_EXPORT void* bosquet_pack(void* context, int type, int storage, const ui
     Form form;
     if (!form_of(type, form)) return nullptr;
     if (storage >= 0) form = {(Storage)storage, storage == INT4, false, false};
-    Weight* weight = make_weight(form, outs, width, bias);
+    Context& here = *(Context*)context;
+    Weight* weight = make_weight(here.weights, form, outs, width, bias);
     if (!weight) return nullptr;
-    ((Context*)context)->pool.run([&](Team& team) {
+    here.pool.run([&](Team& team) {
         PlainPanel plain(width, weight->blocks);
         team.each(weight->panels, 4, [&](int64_t panel) {
             plain.clear(form);
@@ -174,7 +171,7 @@ BOSQUET_EXPORT void* bosquet_pack(void* context, int type, int storage, const ui
                 else
                     read_row(type, source, width, row);
             }
-            uint8_t* to = weight->data + panel * weight->panel_bytes();
+            uint8_t* to = weight->data.get() + panel * weight->panel_bytes();
             for (int64_t b = 0; b < weight->blocks; b++, to += form.block_bytes()) pack_block(form, plain, b, to);
         });
     });
@@ -182,14 +179,12 @@ BOSQUET_EXPORT void* bosquet_pack(void* context, int type, int storage, const ui
 }
 
 BOSQUET_EXPORT void bosquet_free_weight(void* weight) {
-    std::free(((Weight*)weight)->data);
     std::free(((Weight*)weight)->bias);
     delete (Weight*)weight;
 }
 
 BOSQUET_EXPORT int64_t bosquet_weight_bytes(const void* weight) {
-    const Weight& w = *(const Weight*)weight;
-    return (int64_t)w.panel_bytes() * w.panels;
+    return (int64_t)((const Weight*)weight)->bytes();
 }
 
 // out [count, width]: rows `ids` of the weight as floats.

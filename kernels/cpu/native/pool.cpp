@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t SPIN_NS = 50'000;
 constexpr uint32_t OPEN = 1u << 31;
+constexpr int LINE = 64;
 
 int64_t now_ns() {
     timespec t;
@@ -92,19 +93,23 @@ uint32_t Pool::take(uint32_t loop, uint32_t pieces) {
     return pieces;
 }
 
-void Pool::finish(uint32_t loop, uint32_t done, uint32_t pieces) {
-    if (done == 0 || done_.fetch_add(done) + done < pieces) return;
+void Pool::finish(uint32_t loop, uint32_t done, uint32_t n) {
+    if (done == 0 || done_.fetch_add(done) + done < n) return;
     done_.store(0);
     ticket_.store(ticket(loop + 1, 0));
     ended_.fetch_add(1);
     wake(ended_);
 }
 
-void Pool::await_end(uint32_t loop) {
+void Pool::await_end(uint32_t loop, Team& team) {
+    for (; team.fetch_ < team.fetch_end_ && !ended(loop); team.fetch_ += 2 * LINE) {
+        _mm_prefetch(team.fetch_, _MM_HINT_T1);
+        _mm_prefetch(team.fetch_ + LINE, _MM_HINT_T1);
+    }
     for (;;) {
-        const uint32_t ended = ended_.load();
-        if (ticket_.load() > ticket(loop, UINT32_MAX)) return;
-        wait_while(ended_, ended);
+        const uint32_t seen = ended_.load();
+        if (ended(loop)) return;
+        wait_while(ended_, seen);
     }
 }
 

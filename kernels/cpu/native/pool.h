@@ -3,6 +3,7 @@
 // inside a piece. Waiting members spin for at most 50 µs, then sleep, so an idle pool uses no processor time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -33,9 +34,21 @@ public:
     template <class Body>
     void pieces(int64_t n, int64_t grain, Body body);
 
+    // The same with pieces of at most `most` that get smaller towards the end, down to one, so that all members end together.
+    template <class Body>
+    void guided(int64_t n, int64_t most, Body body);
+
+    // What a loop to come reads first from memory: this member fetches it while it waits.
+    void fetch(const void* from, size_t bytes) { fetch_ = (const char*)from, fetch_end_ = fetch_ + bytes; }
+
 private:
+    friend class Pool;
+    template <class Cuts, class Body>
+    void share(int64_t n, int64_t pieces, Cuts cuts, Body body);
+
     Pool& pool_;
     uint32_t loop_ = 0;
+    const char *fetch_ = nullptr, *fetch_end_ = nullptr;
 };
 
 class Pool {
@@ -67,8 +80,9 @@ private:
     static uint64_t ticket(uint32_t loop, uint32_t piece) { return (uint64_t)loop << 32 | piece; }
     // The number of a piece of `loop` that is now the caller's, or `pieces` when there is none left.
     uint32_t take(uint32_t loop, uint32_t pieces);
-    void finish(uint32_t loop, uint32_t done, uint32_t pieces);
-    void await_end(uint32_t loop);
+    void finish(uint32_t loop, uint32_t done, uint32_t n);
+    void await_end(uint32_t loop, Team& team);
+    bool ended(uint32_t loop) const { return ticket_.load(std::memory_order_acquire) > ticket(loop, UINT32_MAX); }
 
     void wait_while(Word& word, uint32_t value);
     void wake(Word& word);
@@ -81,10 +95,44 @@ private:
     alignas(64) Word started_{0};  // number of jobs started
     alignas(64) Word gate_{0};     // members inside the job besides the caller, and OPEN while more may enter
     alignas(64) std::atomic<uint64_t> ticket_{0};
-    alignas(64) Word done_{0};     // pieces of the running loop that are done
+    alignas(64) Word done_{0};     // how much of the running loop is done
     alignas(64) Word ended_{0};    // number of loops that have ended
     alignas(64) Word sleepers_{0};
 };
+
+// Where pieces begin and end, asked for in rising order.
+struct Even {
+    int64_t n, grain;
+    int64_t begin(uint32_t piece) const { return piece * grain; }
+    int64_t end(uint32_t piece) const { return std::min((piece + 1) * grain, n); }
+};
+
+struct Guided {
+    int64_t n, most, parts;
+    int64_t at = 0;
+    uint32_t next = 0;
+    int64_t size() const { return std::clamp((n - at) / parts, (int64_t)1, most); }
+    int64_t begin(uint32_t piece) {
+        for (; next < piece && at < n; next++) at += size();
+        return at;
+    }
+    int64_t end(uint32_t) const { return at + size(); }
+};
+
+template <class Cuts, class Body>
+void Team::share(int64_t n, int64_t pieces, Cuts cuts, Body body) {
+    const uint32_t loop = loop_++;
+    uint32_t done = 0;
+    for (uint32_t piece; (piece = pool_.take(loop, (uint32_t)pieces)) < pieces;) {
+        const int64_t begin = cuts.begin(piece);
+        if (begin >= n) break;
+        const int64_t end = cuts.end(piece);
+        body(begin, end);
+        done += (uint32_t)(end - begin);
+    }
+    pool_.finish(loop, done, (uint32_t)n);
+    pool_.await_end(loop, *this);
+}
 
 template <class Body>
 void Team::pieces(int64_t n, int64_t grain, Body body) {
@@ -93,14 +141,17 @@ void Team::pieces(int64_t n, int64_t grain, Body body) {
         body((int64_t)0, n);
         return;
     }
-    const uint32_t loop = loop_++, pieces = (uint32_t)((n + grain - 1) / grain);
-    uint32_t done = 0;
-    for (uint32_t piece; (piece = pool_.take(loop, pieces)) < pieces; done++) {
-        const int64_t begin = piece * grain;
-        body(begin, begin + grain < n ? begin + grain : n);
+    share(n, (n + grain - 1) / grain, Even{n, grain}, body);
+}
+
+template <class Body>
+void Team::guided(int64_t n, int64_t most, Body body) {
+    if (n <= 0) return;
+    if (count == 1) {
+        body((int64_t)0, n);
+        return;
     }
-    pool_.finish(loop, done, pieces);
-    pool_.await_end(loop);
+    share(n, n, Guided{n, most, 2 * count}, body);
 }
 
 }  // namespace bosquet

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 
 #include "context.h"
 
@@ -37,10 +38,11 @@ struct Form {
 struct Weight {
     Form form;
     int64_t outs, width, panels, blocks;
-    uint8_t* data;
+    std::shared_ptr<uint8_t> data;
     float* bias;  // [panels·16], or null
     size_t panel_bytes() const { return form.block_bytes() * blocks; }
-    const uint8_t* panel(int64_t i) const { return data + i * panel_bytes(); }
+    size_t bytes() const { return panel_bytes() * panels; }
+    const uint8_t* panel(int64_t i) const { return data.get() + i * panel_bytes(); }
 };
 
 // Rows of activations. Quantized by blocks of 32: x ≈ d·q with |q| ≤ 127.
@@ -69,6 +71,9 @@ private:
 };
 
 constexpr int64_t ROWS_TOGETHER = 32;  // rows that one piece of work covers: their activations stay in the first cache
+
+// Panels in one piece of work. Those of few rows are a matter of microseconds; those of many would hold up a member that waits.
+inline int64_t largest_piece(int64_t panels, int64_t chunks) { return chunks == 1 ? panels : 8; }
 
 // Quantizes rows begin … end − 1, each of `width` floats.
 void quantize(const Rows& rows, int64_t width, int64_t begin, int64_t end);
