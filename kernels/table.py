@@ -53,6 +53,13 @@ class Masks(NamedTuple):
     rows: Tensor
 
 
+class Best(NamedTuple):
+    """The largest logit of each row [R], of equal ones that of the lowest id."""
+
+    ids: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float32]
+
+
 class ExpertsSpec(NamedTuple):
     """A feed-forward layer of many experts, of which a router chooses `top_k` for each token; see `Ops.experts`."""
 
@@ -189,6 +196,9 @@ class Ops(Protocol):
     def masked_head(self, x: Tensor, weight: Any, masks: Masks) -> Tensor:
         """`head`, then `apply_mask`, with the same bits; but what no row may draw need not be computed, so a grammar
         that allows few tokens pays for few."""
+
+    def head_best(self) -> Best | None:
+        """What the newest `head` or `masked_head` found on its way; None where it does not look for it."""
 
     def apply_mask(self, logits: Tensor, bits: Tensor, rows: Tensor) -> None:
         """Set logits[rows[i]] to -inf, in place, where bit v of bits[i] is 0; see `Masks`."""

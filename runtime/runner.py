@@ -36,12 +36,13 @@ class TorchHandle:
     def sample(self, draws: Sequence[SampleRow], scores: Sequence[ScoreRow]) -> None:
         """Draw tokens; the next plan's placeholders stand for them."""
         runner, spared = self._runner, spare(draws, scores)
+        ops = runner.model.ops
         sampled: list[Sampled] = []
         if spared.draws or scores:
             with torch.inference_mode():
                 logits = runner.logits(self.hidden, spared.masks)
                 self._scored = runner.sampler.score(logits, scores)
-                sampled = runner.sampler.sample(logits, spared.draws, runner.model.ops.apply_mask)
+                sampled = runner.sampler.sample(logits, spared.draws, ops.apply_mask, ops.head_best())
         self._sampled = spared.merge(sampled)
         # A draw that found nothing allowed ends its sequence; the row planned after it needs some token all the same.
         runner.last_tokens = [max(sampled.token, 0) for sampled in self._sampled]

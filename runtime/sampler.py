@@ -10,6 +10,7 @@ Knows nothing of requests, stop conditions or the forward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from ..kernels.table import Best
 from ..speculative.draft import Guess
 from ..types import SamplingParams, TokenLogprob
 from .distributions import Filters, argmax, best, draw_dense, draw_ranked, log_norm, probabilities, scale
@@ -41,11 +43,14 @@ class Sampler:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
 
-    def sample(self, logits: Tensor, draws: Sequence[SampleRow], apply_mask: ApplyMask) -> list[Sampled]:
+    def sample(
+        self, logits: Tensor, draws: Sequence[SampleRow], apply_mask: ApplyMask, known: Best | None = None
+    ) -> list[Sampled]:
         """One token a draw. logits [R, V] float32 is not modified; several draws may share a row.
 
-        `apply_mask` is `Ops.apply_mask`. A draw that nothing is left for gives the token `NOTHING_ALLOWED` (-1) and no
-        log-probability. Raises `ValueError` where a bias, ban or penalty names an id outside the head.
+        `apply_mask` is `Ops.apply_mask`, and `known` the best token of each row where that is known. A draw that
+        nothing is left for gives the token `NOTHING_ALLOWED` (-1) and no log-probability. Raises `ValueError` where a
+        bias, ban or penalty names an id outside the head.
         """
         self._check(logits)
         if not draws:
@@ -53,8 +58,10 @@ class Sampler:
         plain = [i for i, draw in enumerate(draws) if is_greedy(draw.params) and not is_shaped(draw)]
         tokens: list[int] = [NOTHING_ALLOWED] * len(draws)
         if plain:
-            ids, values = argmax(logits, [draws[i].row for i in plain])
-            _store(tokens, plain, ids.masked_fill(values == -torch.inf, NOTHING_ALLOWED))
+            rows = [draws[i].row for i in plain]
+            ids, values = argmax(logits, rows) if known is None else (known.ids[rows], known.values[rows])
+            for i, token, value in zip(plain, ids.tolist(), values.tolist(), strict=True):
+                tokens[i] = NOTHING_ALLOWED if value == -inf else token
         if len(plain) < len(draws):
             taken = set(plain)
             rest = [i for i in range(len(draws)) if i not in taken]

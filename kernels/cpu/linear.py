@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError
-from ..table import Blocks, Masks
+from ..table import Best, Blocks, Masks
 from .library import Library
 
 Storage = Literal["stored", "float32", "bfloat16", "int8", "int4"]
@@ -36,7 +36,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bosquet_free_weight": (None, (_POINTER,)),
     "bosquet_weight_bytes": (_LONG, (_POINTER,)),
     "bosquet_linear": (None, (_POINTER, _POINTER, _POINTER, _LONG, _INT, _POINTER)),
-    "bosquet_masked_linear": (None, (_POINTER, _POINTER, _POINTER, _LONG, _POINTER, _POINTER)),
+    "bosquet_head": (None, (_POINTER, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER, _POINTER)),
     "bosquet_unpack": (None, (_POINTER, _POINTER, _POINTER, _LONG, _POINTER)),
 }
 
@@ -112,31 +112,34 @@ class NativeLinear:
             return Packed([self._pack_tensor(weight, None, "int8" if self._storage == "int4" else self._storage)])
         return self.pack([weight])
 
-    def linear(self, x: Tensor, weight: Packed, activation: int = _STORE, out: Tensor | None = None) -> Tensor:
-        """x [T, in] → [T, out] float32, into `out` if given; with an activation, act(first half) · second half:
-        [T, out / 2]."""
+    def linear(self, x: Tensor, weight: Packed, activation: int = _STORE) -> Tensor:
+        """x [T, in] → [T, out] float32; with an activation, act(first half) · second half: [T, out / 2]."""
         assert x.ndim == 2, x.shape
         assert x.shape[1] == weight.width, (x.shape, weight.width)
         x = x.to(torch.float32).contiguous()
         if len(weight.parts) == 1:
-            return self._product(x, weight.parts[0], activation, out)
-        done = torch.cat([self._product(x, part, activation) for part in weight.parts], 1)
-        return done if out is None else out.copy_(done)
+            return self._product(x, weight.parts[0], activation)
+        return torch.cat([self._product(x, part, activation) for part in weight.parts], 1)
 
-    def masked(self, x: Tensor, weight: Packed, masks: Masks, out: Tensor) -> Tensor:
-        """`linear` into `out` [T, out], with -inf where a row's mask has no bit; reads only weights that some row
-        wants."""
+    def head(self, x: Tensor, weight: Packed, masks: Masks | None, out: Tensor) -> Best:
+        """`linear` of a weight of one part into `out` [T, out], with -inf where a row's mask has no bit; reads only
+        weights that some row wants."""
         (part,) = weight.parts
-        bits, rows = masks.bits.contiguous(), masks.rows.tolist()
-        assert bits.shape == (len(rows), -(-part.outs // 32)), bits.shape
         assert x.shape == (len(out), part.width), (x.shape, out.shape)
         x = x.to(torch.float32).contiguous()
-        addresses = (_POINTER * len(x))()
-        for i, row in enumerate(rows):
-            addresses[row] = bits.data_ptr() + i * bits.stride(0) * bits.element_size()
-        call = self._library.functions.bosquet_masked_linear
-        call(self._library.handle, part.handle, x.data_ptr(), len(x), addresses, out.data_ptr())
-        return out
+        addresses = None
+        if masks is not None:
+            addresses, bits = (_POINTER * len(x))(), masks.bits.contiguous()
+            assert bits.shape == (len(masks.rows), -(-part.outs // 32)), bits.shape
+            for i, row in enumerate(masks.rows.tolist()):
+                addresses[row] = bits.data_ptr() + i * bits.stride(0) * bits.element_size()
+        best = Best(np.empty(len(x), np.int64), np.empty(len(x), np.float32))
+        call = self._library.functions.bosquet_head
+        call(
+            self._library.handle, part.handle, x.data_ptr(), len(x), addresses, out.data_ptr(),
+            best.ids.ctypes.data, best.values.ctypes.data,
+        )  # fmt: skip
+        return best
 
     def lookup(self, ids: Tensor, weight: Packed) -> Tensor:
         """Rows `ids` [T] int64 of a weight → [T, in]."""
@@ -149,9 +152,8 @@ class NativeLinear:
         call(self._library.handle, part.handle, ids.data_ptr(), len(ids), out.data_ptr())
         return out
 
-    def _product(self, x: Tensor, part: Part, activation: int, out: Tensor | None = None) -> Tensor:
-        if out is None:
-            out = torch.empty(len(x), part.outs if activation == _STORE else part.outs // 2)
+    def _product(self, x: Tensor, part: Part, activation: int) -> Tensor:
+        out = torch.empty(len(x), part.outs if activation == _STORE else part.outs // 2)
         call = self._library.functions.bosquet_linear
         call(self._library.handle, part.handle, x.data_ptr(), len(x), activation, out.data_ptr())
         return out

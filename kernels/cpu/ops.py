@@ -16,7 +16,7 @@ from ..reference.experts import mix, route
 from ..reference.memory import advise_huge
 from ..reference.ops import ReferenceOps
 from ..stack import OpStack
-from ..table import AttentionRow, Blocks, Bytes, Masks, Stack, StackSpec
+from ..table import AttentionRow, Best, Blocks, Bytes, Masks, Stack, StackSpec
 from .attention import AttentionPlan, KvStore, NativeAttention
 from .forward import NativeStack
 from .library import Library, default_threads, usable
@@ -49,6 +49,7 @@ class CpuOps:
         self._attention = NativeAttention(self.library, cascade=cascade)
         self._pointwise = ReferenceOps()
         self._logits = torch.empty(0, 0)
+        self._best: Best | None = None
         self.rms_norm = self._pointwise.rms_norm
         self.add_rms_norm = self._pointwise.add_rms_norm
         self.silu_mul = self._pointwise.silu_mul
@@ -92,10 +93,18 @@ class CpuOps:
         return mix(x, *route(router_logits, top_k, normalize), compute)
 
     def head(self, x: Tensor, weight: Packed) -> Tensor:
-        return self._linear.linear(x, weight, out=self._room(len(x), weight.outs))
+        return self._head(x, weight, None)
 
     def masked_head(self, x: Tensor, weight: Packed, masks: Masks) -> Tensor:
-        return self._linear.masked(x, weight, masks, self._room(len(x), weight.outs))
+        return self._head(x, weight, masks)
+
+    def head_best(self) -> Best | None:
+        return self._best
+
+    def _head(self, x: Tensor, weight: Packed, masks: Masks | None) -> Tensor:
+        logits = self._room(len(x), weight.outs)
+        self._best = self._linear.head(x, weight, masks, logits)
+        return logits
 
     def _room(self, rows: int, outs: int) -> Tensor:
         """Memory for logits, the same from call to call: new memory for 32 rows of 49,152 numbers costs milliseconds of

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..stack import OpStack
-from ..table import AttentionRow, Blocks, Bytes, Masks, Stack, StackSpec
+from ..table import AttentionRow, Best, Blocks, Bytes, Masks, Stack, StackSpec
 from .attention import Workspace, attend
 from .experts import Expert, expert, mix, pack_experts, route
 from .kv import KvStore
@@ -118,6 +118,9 @@ class ReferenceOps:
         logits = self.head(x, weight)
         self.apply_mask(logits, *masks)
         return logits
+
+    def head_best(self) -> Best | None:
+        return None
 
     def apply_mask(self, logits: Tensor, bits: Tensor, rows: Tensor) -> None:
         # With -1 or 0 for each token, `and` and `or` on the bit patterns set -inf without a branch: a masked fill of

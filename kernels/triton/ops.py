@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
-from ..table import AttentionRow, Blocks, Bytes, Masks, Stack, StackSpec
+from ..table import AttentionRow, Best, Blocks, Bytes, Masks, Stack, StackSpec
 from . import activation, attention, experts, kv, linear, masks, norm, plan, quantize, rotary, sampling, tiles, verify
 from .stack import TritonStack
 
@@ -102,6 +102,9 @@ class TritonOps:
         logits = self.head(x, weight)
         self.apply_mask(logits, *masks)
         return logits
+
+    def head_best(self) -> Best | None:
+        return None
 
     def apply_mask(self, logits: Tensor, bits: Tensor, rows: Tensor) -> None:
         masks.apply_mask(logits, bits, rows)

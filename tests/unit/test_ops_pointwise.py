@@ -7,12 +7,13 @@ import op_oracles as oracle
 import pytest
 import torch
 from op_cases import DTYPES, ROUND, LinearCase, as_tensor, back_end, back_ends, exact, linear_cases
+from torch import Tensor
 
 from bosquet.errors import ConfigError
 from bosquet.kernels.reference.linear import padded_rows
 from bosquet.kernels.reference.memory import HUGE, advise_huge
 from bosquet.kernels.registry import known_ops, load_ops
-from bosquet.kernels.table import Masks
+from bosquet.kernels.table import Best, Masks
 
 LINEAR = list(linear_cases())
 NAMES = pytest.mark.parametrize("name", back_ends())
@@ -172,6 +173,12 @@ def test_apply_mask(name: str, vocab: int) -> None:
     assert np.array_equal(got.double().numpy(), oracle.masked(logits, bits, rows))
 
 
+def assert_best(best: Best | None, logits: Tensor) -> None:
+    if best is not None:
+        assert best.ids.tolist() == logits.numpy().argmax(1).tolist()
+        assert best.values.tolist() == logits.amax(1).tolist()
+
+
 @pytest.mark.parametrize("rows", [1, 3, 40])
 @pytest.mark.parametrize("vocab", [1, 31, 33, 100, 1000])
 @NAMES
@@ -187,6 +194,9 @@ def test_a_masked_head_is_the_head_with_the_mask_over_it(name: str, vocab: int, 
     want = ops.head(x, weight).clone()
     ops.apply_mask(want, *masks)
     assert torch.equal(ops.masked_head(x, weight, masks), want)
+    assert_best(ops.head_best(), want)
+    logits = ops.head(x, weight)
+    assert_best(ops.head_best(), logits)
 
 
 @NAMES

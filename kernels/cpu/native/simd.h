@@ -55,6 +55,7 @@ inline F16 load_i8(const int8_t* p) {
 inline void store_i8(int8_t* p, F16 x) {  // rounded to the nearest, ties to even; for numbers within −128 … 127
     _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x.v)));
 }
+inline bool any_above(F16 x, float y) { return _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(y), _CMP_GT_OQ) != 0; }
 inline __m256 low_half(F16 x) { return _mm512_castps512_ps256(x.v); }
 inline __m256 high_half(F16 x) {
     return _mm256_castsi256_ps(_mm512_extracti64x4_epi64(_mm512_castps_si512(x.v), 1));
@@ -120,6 +121,10 @@ inline void store_i8(int8_t* p, F16 x) {  // rounded to the nearest, ties to eve
     words = _mm256_permute4x64_epi64(words, 0xd8);
     __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128((__m128i*)p, bytes);
+}
+inline bool any_above(F16 x, float y) {
+    const __m256 bound = _mm256_set1_ps(y);
+    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.a, bound, _CMP_GT_OQ), _mm256_cmp_ps(x.b, bound, _CMP_GT_OQ))) != 0;
 }
 inline __m256 low_half(F16 x) { return x.a; }
 inline __m256 high_half(F16 x) { return x.b; }
