@@ -6,10 +6,9 @@
 Target and draft model have random weights (about 300 and 25 million of them, kept in eight bits), so their own guesses
 would never be right. The draft model runs all the same, and then its logits are made to say what the target said
 without drafts, or with the chance left something else. A pass with k guesses yields 1 + r + ... + r^k tokens at a share
-r of right ones, and takes the time of a pass of k + 1 tokens and of k passes of the draft model, which is timed
-here without an engine, in each round beside the answers. How many it guesses is the engine's choice by the costs it
-measured, or N. Answers with drafts are compared with those without; a
-difference ends it with exit code 1.
+r of right ones, and takes the time of a pass of k + 1 tokens and of k passes of the draft model, which is timed here
+without an engine, in each round beside the answers. The engine chooses k by the costs that it measured, unless told N.
+Answers with drafts are compared with those without; a difference ends it with exit code 1.
 """
 
 from __future__ import annotations

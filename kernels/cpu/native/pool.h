@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace bosquet {
@@ -43,8 +44,9 @@ public:
 
 private:
     friend class Pool;
-    template <class Cuts, class Body>
-    void share(int64_t n, int64_t pieces, Cuts cuts, Body body);
+    // Shares 0 … n − 1 out in at most `pieces` pieces, as `cut` says.
+    template <class Cut, class Body>
+    void share(int64_t n, int64_t pieces, Cut cut, Body body);
 
     Pool& pool_;
     uint32_t loop_ = 0;
@@ -100,33 +102,37 @@ private:
     alignas(64) Word sleepers_{0};
 };
 
-// Where pieces begin and end, asked for in rising order.
+// Where a piece begins and ends; asked for pieces in rising order. A piece that begins at n is none.
 struct Even {
     int64_t n, grain;
-    int64_t begin(uint32_t piece) const { return piece * grain; }
-    int64_t end(uint32_t piece) const { return std::min((piece + 1) * grain, n); }
+    std::pair<int64_t, int64_t> operator()(uint32_t piece) const {
+        return {std::min(piece * grain, n), std::min((piece + 1) * grain, n)};
+    }
 };
 
 struct Guided {
     int64_t n, most, parts;
     int64_t at = 0;
     uint32_t next = 0;
-    int64_t size() const { return std::clamp((n - at) / parts, (int64_t)1, most); }
-    int64_t begin(uint32_t piece) {
+    std::pair<int64_t, int64_t> operator()(uint32_t piece) {
         for (; next < piece && at < n; next++) at += size();
-        return at;
+        return {at, at + size()};
     }
-    int64_t end(uint32_t) const { return at + size(); }
+    int64_t size() const { return std::clamp((n - at) / parts, (int64_t)1, most); }
 };
 
-template <class Cuts, class Body>
-void Team::share(int64_t n, int64_t pieces, Cuts cuts, Body body) {
+template <class Cut, class Body>
+void Team::share(int64_t n, int64_t pieces, Cut cut, Body body) {
+    if (n <= 0) return;
+    if (count == 1) {
+        body((int64_t)0, n);
+        return;
+    }
     const uint32_t loop = loop_++;
     uint32_t done = 0;
     for (uint32_t piece; (piece = pool_.take(loop, (uint32_t)pieces)) < pieces;) {
-        const int64_t begin = cuts.begin(piece);
+        const auto [begin, end] = cut(piece);
         if (begin >= n) break;
-        const int64_t end = cuts.end(piece);
         body(begin, end);
         done += (uint32_t)(end - begin);
     }
@@ -136,21 +142,11 @@ void Team::share(int64_t n, int64_t pieces, Cuts cuts, Body body) {
 
 template <class Body>
 void Team::pieces(int64_t n, int64_t grain, Body body) {
-    if (n <= 0) return;
-    if (count == 1) {
-        body((int64_t)0, n);
-        return;
-    }
     share(n, (n + grain - 1) / grain, Even{n, grain}, body);
 }
 
 template <class Body>
 void Team::guided(int64_t n, int64_t most, Body body) {
-    if (n <= 0) return;
-    if (count == 1) {
-        body((int64_t)0, n);
-        return;
-    }
     share(n, n, Guided{n, most, 2 * count}, body);
 }
 
